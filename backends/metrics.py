@@ -1,0 +1,69 @@
+"""Counters, gauges and histograms without a server behind them.
+
+Engines write here from any thread at the cost of an addition; the stage copies the values into Triton's metrics from a thread of
+its own, because a Triton metric call crosses a process border (18 us) and does not belong into a decode step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Counter:
+    """A number that only grows."""
+
+    name: str
+    description: str
+    value: float = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add ``amount`` >= 0. One writer a counter, or a lock around it."""
+        self.value += amount
+
+
+@dataclass
+class Gauge:
+    """A number that goes up and down."""
+
+    name: str
+    description: str
+    value: float = 0.0
+
+    def set(self, value: float) -> None:
+        """Replace the value."""
+        self.value = value
+
+
+@dataclass
+class Histogram:
+    """Observations in buckets; ``buckets`` are upper bounds, ascending."""
+
+    name: str
+    description: str
+    buckets: tuple[float, ...]
+    _pending: list[float] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, value: float) -> None:
+        """Add one observation."""
+        with self._lock:
+            self._pending.append(value)
+
+    def drain(self) -> list[float]:
+        """Take the observations that nobody has taken yet."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        return pending
+
+
+Metric = Counter | Gauge | Histogram
+
+
+class Metrics:
+    """The metrics of one engine, by attribute and by iteration."""
+
+    def __iter__(self) -> Iterable[Metric]:  # type: ignore[override]
+        return iter([value for value in vars(self).values() if isinstance(value, Counter | Gauge | Histogram)])

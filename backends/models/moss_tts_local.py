@@ -1,0 +1,209 @@
+"""MOSS-TTS-Local v1.5: a Qwen3 backbone, one row a frame, and a frame-local transformer that writes the codes of the row.
+
+The backbone reads the sum of a row's embeddings and gives one hidden state. The frame-local transformer (GPT-2 style, one
+position for that state and one for each code already written) first says whether the utterance goes on (a head of two), then
+writes the codes one after another, each read back through its embedding. Heads and embeddings are tied.
+
+Weights load under their published names into transformers' own Qwen3 modules; :meth:`MossTTSLocal.prepare` then fuses what is
+multiplied by the same input and packs it for the device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
+
+from backends.checkpoint_files import load_weights, read_json
+from backends.errors import CheckpointError
+from backends.models.frame_transformer import FrameTransformer
+from backends.models.linear import pack_linears
+from backends.models.protocol import Attention, CodeSampler, KVSpec, SamplingDefaults
+from backends.rows import RowSpec
+
+MODEL_TYPE = "moss_tts_local"
+
+
+class MossTTSLocalWeights(nn.Module):
+    """The published module tree: its ``state_dict`` has the checkpoint's names, no more and no fewer."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        qwen3, hidden = config["qwen3_config"], config["hidden_size"]
+        self.transformer = Qwen3Model(Qwen3Config(**{key: qwen3[key] for key in qwen3 if key != "model_type"}))
+        self.local_transformer = FrameTransformer(config["gpt2_config"], positions=config["n_vq"] + 1)
+        self.audio_embeddings = nn.ModuleList(nn.Embedding(size, hidden) for size in config["audio_codebook_sizes"])
+        self.local_text_lm_head = nn.Linear(hidden, 2, bias=False)
+
+
+class _Layer(nn.Module):
+    """One Qwen3 layer with q/k/v and gate/up fused: four products instead of seven."""
+
+    def __init__(self, source: nn.Module, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        attn, mlp = source.self_attn, source.mlp
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.qkv = _fuse([attn.q_proj, attn.k_proj, attn.v_proj])
+        self.gate_up = _fuse([mlp.gate_proj, mlp.up_proj])
+        self.out, self.down = attn.o_proj, mlp.down_proj
+        self.q_norm, self.k_norm = attn.q_norm.weight, attn.k_norm.weight
+        self.norm1, self.norm2 = source.input_layernorm.weight, source.post_attention_layernorm.weight
+        self.eps = source.input_layernorm.variance_epsilon
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attention) -> Tensor:
+        count = x.shape[0]
+        qkv = self.qkv(_rms_norm(x, self.norm1, self.eps)).view(count, -1, self.head_dim)
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        q = _rotate(_rms_norm(q, self.q_norm, self.eps), cos, sin)
+        k = _rotate(_rms_norm(k, self.k_norm, self.eps), cos, sin)
+        x = x + self.out(attend(layer, q, k, v).reshape(count, -1))
+        gate, up = self.gate_up(_rms_norm(x, self.norm2, self.eps)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class MossTTSLocal(nn.Module):
+    """The model as the engine runs it (:class:`backends.models.protocol.DecoderModel`)."""
+
+    def __init__(self, config: dict[str, Any], weights: MossTTSLocalWeights, defaults: SamplingDefaults) -> None:
+        """``config`` as in ``config.json``; ``weights`` on their device and in their dtype, and not used afterwards."""
+        super().__init__()
+        qwen3 = config["qwen3_config"]
+        heads, kv_heads, head_dim = qwen3["num_attention_heads"], qwen3["num_key_value_heads"], qwen3["head_dim"]
+        codebooks, size = config["n_vq"], config["audio_codebook_sizes"][0]
+        self.rows = RowSpec(
+            codebooks=codebooks,
+            codebook_size=size,
+            text_vocab=config["vocab_size"],
+            pad_code=config["audio_pad_token_id"],
+            assistant_slot_id=config["audio_assistant_slot_token_id"],
+            user_slot_id=config["audio_user_slot_token_id"],
+            audio_start_id=config["audio_start_token_id"],
+            audio_end_id=config["audio_end_token_id"],
+        )
+        embed_tokens = weights.transformer.embed_tokens.weight.detach()
+        self.device, dtype = embed_tokens.device, embed_tokens.dtype
+        self.kv = KVSpec(layers=len(weights.transformer.layers), heads=kv_heads, head_dim=head_dim, dtype=dtype)
+        self.defaults, self.sampling_rate = defaults, config["sampling_rate"]
+        self.max_positions = qwen3["max_position_embeddings"]
+        self.layers = nn.ModuleList(_Layer(layer, heads, kv_heads, head_dim) for layer in weights.transformer.layers)
+        self.final_norm, self.eps = weights.transformer.norm.weight.detach(), weights.transformer.norm.variance_epsilon
+        self.local = weights.local_transformer
+        self.stop_head = weights.local_text_lm_head
+        self.code_heads = nn.ModuleList(_tied_head(table) for table in weights.audio_embeddings)
+        # One table for all codebooks, each with a row of zeros for the pad code, so that a row needs one gather.
+        zero = embed_tokens.new_zeros(1, embed_tokens.shape[1])
+        self.text_table = embed_tokens
+        self.code_table = torch.cat([torch.cat([table.weight.detach(), zero]) for table in weights.audio_embeddings])
+        self.code_offsets = torch.arange(codebooks, device=self.device) * (size + 1)
+        self.cos, self.sin = _rope_tables(qwen3, head_dim, self.max_positions, self.device, dtype)
+        pack_linears(self)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> MossTTSLocal:
+        """The checkpoint in ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
+        config = read_json(folder / "config.json")
+        _check(config, folder)
+        with torch.device("meta"):
+            weights = MossTTSLocalWeights(config)
+        weights = weights.to_empty(device="cpu").to(dtype)
+        load_weights(weights, folder, dtype)
+        return cls(config, weights.to(device).eval().requires_grad_(False), _defaults(folder))
+
+    def embed(self, rows: Tensor) -> Tensor:
+        """Rows int64 [N, 1 + codebooks] -> the sum of their embeddings [N, hidden]; the pad code adds nothing."""
+        # Ids above the codebook mean pad: min() keeps the gather inside its table whatever a prompt holds.
+        codes = rows[:, 1:].clamp(max=self.rows.codebook_size) + self.code_offsets
+        return F.embedding(rows[:, 0], self.text_table) + F.embedding(codes, self.code_table).sum(dim=1)
+
+    def backbone(self, x: Tensor, positions: Tensor, attend: Attention) -> Tensor:
+        """``x`` [N, hidden], ``positions`` int64 [N] -> normed hidden states [N, hidden]."""
+        cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, index, attend)
+        return _rms_norm(x, self.final_norm, self.eps)
+
+    def frame(self, hidden: Tensor, sampler: CodeSampler) -> tuple[Tensor, Tensor]:
+        """``hidden`` [B, hidden] -> codes int64 [B, codebooks], stop bool [B]. Codes of a stopping row mean nothing."""
+        cache = self.local.new_cache(hidden)
+        state = self.local.step(hidden, 0, cache)
+        stop = sampler.stop(self.stop_head(state))
+        codes: list[Tensor] = []
+        for codebook in range(self.rows.codebooks):
+            if codebook:
+                # The code table is offset by codebook, so the previous code is read back from its own table.
+                previous = codes[-1] + (codebook - 1) * (self.rows.codebook_size + 1)
+                state = self.local.step(F.embedding(previous, self.code_table), codebook, cache)
+            codes.append(sampler.code(self.code_heads[codebook](state), codebook))
+        return torch.stack(codes, dim=1), stop
+
+
+def _check(config: dict[str, Any], folder: Path) -> None:
+    """Refuse what this file does not implement, by the name of the key."""
+    implemented = {"model_type": MODEL_TYPE, "local_text_head_mode": "binary", "tie_word_embeddings": True}
+    for key, value in implemented.items():
+        if config.get(key) != value:
+            raise CheckpointError(f"{folder}/config.json: {key} is {config.get(key)!r}, this build implements {value!r}")
+    if len(set(config["audio_codebook_sizes"])) != 1:
+        raise CheckpointError(f"{folder}/config.json: audio_codebook_sizes differ, this build wants one size")
+    qwen3 = config["qwen3_config"]
+    if qwen3.get("use_sliding_window") or qwen3.get("attention_bias"):
+        raise CheckpointError(f"{folder}/config.json: sliding windows and attention biases are not implemented")
+    if config["hidden_size"] != config["gpt2_config"]["n_embd"]:
+        raise CheckpointError(f"{folder}/config.json: hidden_size and gpt2_config.n_embd differ")
+
+
+def _defaults(folder: Path) -> SamplingDefaults:
+    """The checkpoint's sampling advice, where the folder has any; greedy only if it says so."""
+    path = folder / "generation_defaults.json"
+    advice = read_json(path) if path.exists() else {}
+    sampled, greedy = advice.get("sampled", {}), not advice.get("recommended", {}).get("do_sample", True)
+    # Without advice: the defaults of the public v1.5 release.
+    return SamplingDefaults(
+        temperature=0.0 if greedy else float(sampled.get("audio_temperature", 1.7)),
+        top_p=float(sampled.get("audio_top_p", 0.8)),
+        top_k=int(sampled.get("audio_top_k", 25)),
+        text_temperature=float(sampled.get("text_temperature", 1.0)),
+        max_frames=int(advice.get("max_new_frames", 750)),
+    )
+
+
+def _fuse(linears: list[nn.Module]) -> nn.Linear:
+    """Stack the outputs of linears that read the same input."""
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    return _linear(weight)
+
+
+def _tied_head(table: nn.Module) -> nn.Linear:
+    return _linear(table.weight.detach())
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    fused = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    fused.weight = nn.Parameter(weight, requires_grad=False)
+    return fused
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding in the half-split layout of Qwen3: ``x`` [N, heads, dim], ``cos`` and ``sin`` [N, 1, dim]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def _rope_tables(
+    qwen3: dict[str, Any], head_dim: int, positions: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """cos and sin [positions, head_dim] of RoPE (Su et al. 2021): angle = position x theta^(-2i/dim)."""
+    theta = float(qwen3.get("rope_parameters", {}).get("rope_theta", qwen3.get("rope_theta", 1e6)))
+    inverse = 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * inverse[None, :]
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
