@@ -14,6 +14,7 @@ from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.request import DecodeRequest, FinishReason
 from backends.decoder.runner import Runner
 from backends.decoder.scheduler import Scheduler
+from backends.device import use_threads
 from backends.errors import Internal, VoxstageError
 from backends.models.protocol import DecoderModel
 
@@ -30,6 +31,7 @@ class EngineConfig:
     prefill_rows: int = 32
     prefill_pieces: int = 1
     deterministic: bool = True
+    num_threads: int = 0
 
 
 class DecoderEngine:
@@ -51,6 +53,11 @@ class DecoderEngine:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="decoder", daemon=True)
         self._thread.start()
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Row counts of a decode step, ascending."""
+        return self._runner.buckets
 
     def submit(self, request: DecodeRequest) -> None:
         """Queue a request. Raises Unavailable when the engine is full or closing."""
@@ -84,6 +91,7 @@ class DecoderEngine:
             self._scheduler.check_idle()
 
     def _loop(self) -> None:
+        use_threads(self.config.num_threads)
         with torch.inference_mode():
             while self._take():
                 try:

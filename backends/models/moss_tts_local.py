@@ -23,7 +23,8 @@ from backends.checkpoint_files import load_weights, read_json
 from backends.errors import CheckpointError
 from backends.models.frame_transformer import FrameTransformer
 from backends.models.linear import pack_linears
-from backends.models.protocol import Attention, CodeSampler, KVSpec, SamplingDefaults
+from backends.models.protocol import Attention, CodeSampler, KVSpec
+from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
 MODEL_TYPE = "moss_tts_local"
@@ -112,7 +113,7 @@ class MossTTSLocal(nn.Module):
             weights = MossTTSLocalWeights(config)
         weights = weights.to_empty(device="cpu").to(dtype)
         load_weights(weights, folder, dtype)
-        return cls(config, weights.to(device).eval().requires_grad_(False), _defaults(folder))
+        return cls(config, weights.to(device).eval().requires_grad_(False), SamplingDefaults.load(folder))
 
     def embed(self, rows: Tensor) -> Tensor:
         """Rows int64 [N, 1 + codebooks] -> the sum of their embeddings [N, hidden]; the pad code adds nothing."""
@@ -155,21 +156,6 @@ def _check(config: dict[str, Any], folder: Path) -> None:
         raise CheckpointError(f"{folder}/config.json: sliding windows and attention biases are not implemented")
     if config["hidden_size"] != config["gpt2_config"]["n_embd"]:
         raise CheckpointError(f"{folder}/config.json: hidden_size and gpt2_config.n_embd differ")
-
-
-def _defaults(folder: Path) -> SamplingDefaults:
-    """The checkpoint's sampling advice, where the folder has any; greedy only if it says so."""
-    path = folder / "generation_defaults.json"
-    advice = read_json(path) if path.exists() else {}
-    sampled, greedy = advice.get("sampled", {}), not advice.get("recommended", {}).get("do_sample", True)
-    # Without advice: the defaults of the public v1.5 release.
-    return SamplingDefaults(
-        temperature=0.0 if greedy else float(sampled.get("audio_temperature", 1.7)),
-        top_p=float(sampled.get("audio_top_p", 0.8)),
-        top_k=int(sampled.get("audio_top_k", 25)),
-        text_temperature=float(sampled.get("text_temperature", 1.0)),
-        max_frames=int(advice.get("max_new_frames", 750)),
-    )
 
 
 def _fuse(linears: list[nn.Module]) -> nn.Linear:

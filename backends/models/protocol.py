@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
 
@@ -25,17 +26,6 @@ class KVSpec:
     heads: int
     head_dim: int
     dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """The checkpoint's own advice, used where a request is silent."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    text_temperature: float
-    max_frames: int
 
 
 class Attention(Protocol):

@@ -1,0 +1,42 @@
+"""Where a stage computes."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from backends.errors import InvalidArgument
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. Raises InvalidArgument for anything not there."""
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InvalidArgument("device", f"{name!r} is not auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidArgument("device", f"{name!r} is not auto, cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise InvalidArgument("device", f"{name!r} is not there: this machine has {count} CUDA devices")
+        return torch.device("cuda", device.index or 0)
+    return device
+
+
+def default_threads() -> int:
+    """CPU threads of one stage when its setting is 0.
+
+    Half of the cores: decoder and vocoder work at the same time, and two thread teams that share cores wait for each other at
+    every product (measured on 2 cores: a decode step went from 19 ms to over 150 ms while another process was busy).
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)
+
+
+def use_threads(count: int) -> None:
+    """Compute with ``count`` CPU threads (0: the default) in the calling thread. Each thread that computes must call it."""
+    torch.set_num_threads(count or default_threads())

@@ -1,0 +1,196 @@
+"""The bridge to Triton: the only file that knows ``triton_python_backend_utils``.
+
+A stage is a plain class (:class:`Stage`); :func:`triton_model` wraps it into the ``TritonPythonModel`` that Triton's Python
+backend wants. Requests come in as :class:`StageRequest`, and every exception of a stage becomes a typed error response: Triton
+would wrap a raised one into a message with file names and lose its code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import triton_python_backend_utils as pb
+from numpy.typing import NDArray
+
+from backends.errors import Internal, VoxstageError
+from backends.metrics import Counter, Gauge, Histogram, Metrics
+from backends.settings import load_settings, overrides
+
+_FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_METRICS_PERIOD_SECONDS = 0.1
+
+
+class StageRequest:
+    """One request of a stage. Methods may be called from any thread, but not from two at once."""
+
+    def __init__(self, raw: Any, decoupled: bool) -> None:
+        self._raw = raw
+        self._sender = raw.get_response_sender() if decoupled else None
+        self.response: Any = None
+        self._done = False
+
+    def tensor(self, name: str) -> NDArray[Any] | None:
+        """An input as a NumPy array (strings: objects of bytes); None when it was left out."""
+        tensor = pb.get_input_tensor_by_name(self._raw, name)
+        return None if tensor is None else tensor.as_numpy()
+
+    def parameters(self) -> dict[str, Any]:
+        """Request parameters; ``generate_stream`` puts unknown JSON fields here."""
+        return dict(json.loads(self._raw.parameters() or "{}"))
+
+    def cancelled(self) -> bool:
+        """Whether the client has gone. Crosses a process border (31 us): not for a hot loop."""
+        return bool(self._raw.is_cancelled()) if self._sender is None else bool(self._sender.is_cancelled())
+
+    def reply(self, outputs: Mapping[str, NDArray[Any]], final: bool = False) -> None:
+        """Send one response; ``final`` ends the stream with it. A stage that is not decoupled replies once."""
+        tensors = [pb.Tensor(name, value) for name, value in outputs.items()]
+        self._send(pb.InferenceResponse(output_tensors=tensors), final)
+
+    def fail(self, error: VoxstageError) -> None:
+        """End the request with an error. In an ensemble: before its first response only, else it leaks (design 2.2)."""
+        self._send(pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(error))), final=True)
+
+    def finish(self) -> None:
+        """End the stream without another response."""
+        if self._sender is not None and not self._done:
+            self._done = True
+            self._sender.send(flags=_FINAL)
+
+    def _send(self, response: Any, final: bool) -> None:
+        if self._sender is None:
+            self.response = response
+        elif not self._done:
+            self._done = final
+            self._sender.send(response, flags=_FINAL if final else 0)
+
+
+class StageContext:
+    """What the server offers to a stage."""
+
+    def __init__(self, name: str, log: logging.Logger) -> None:
+        self.name, self.log = name, log
+
+    def call(self, model: str, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Run another model of this server to its end and drop what it answers. Raises Internal when it fails."""
+        tensors = [pb.Tensor(name, value) for name, value in inputs.items()]
+        request = pb.InferenceRequest(model_name=model, requested_output_names=[], inputs=tensors)
+        for response in request.exec(decoupled=True):
+            if response.has_error():
+                raise Internal(f"{model} answered: {response.error().message()}")
+
+
+class Stage(Protocol):
+    """A stage without Triton in it."""
+
+    Settings: ClassVar[type]
+    metrics: Metrics
+
+    def execute(self, request: StageRequest) -> None:
+        """Take one request. Decoupled stages return at once and reply later."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; no request follows."""
+        ...
+
+
+class _TritonLog(logging.Handler):
+    """Python's logging into Triton's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if record.levelno >= logging.ERROR:
+            pb.Logger.log_error(text)
+        elif record.levelno >= logging.WARNING:
+            pb.Logger.log_warn(text)
+        else:
+            pb.Logger.log_info(text)
+
+
+class _MetricsMirror:
+    """Copies a stage's metrics into Triton's, a few times a second."""
+
+    def __init__(self, metrics: Metrics, labels: dict[str, str]) -> None:
+        kinds = {Counter: pb.MetricFamily.COUNTER, Gauge: pb.MetricFamily.GAUGE, Histogram: pb.MetricFamily.HISTOGRAM}
+        self._families, self._pairs = [], []
+        for metric in metrics:
+            family = pb.MetricFamily(name=metric.name, description=metric.description, kind=kinds[type(metric)])
+            extra = {"buckets": list(metric.buckets)} if isinstance(metric, Histogram) else {}
+            self._families.append(family)  # Triton forgets a metric whose family object is gone
+            self._pairs.append((metric, family.Metric(labels=labels, **extra)))
+        self._seen: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._copy()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(_METRICS_PERIOD_SECONDS):
+            self._copy()
+
+    def _copy(self) -> None:
+        for metric, mirror in self._pairs:
+            if isinstance(metric, Histogram):
+                for value in metric.drain():
+                    mirror.observe(value)
+                continue
+            value, seen = metric.value, self._seen.get(metric.name, 0.0)
+            if value != seen:
+                mirror.increment(value - seen) if isinstance(metric, Counter) else mirror.set(value)
+                self._seen[metric.name] = value
+
+
+def triton_model(stage_class: Any) -> type:
+    """The ``TritonPythonModel`` of a stage class."""
+
+    class TritonPythonModel:
+        def initialize(self, args: dict[str, str]) -> None:
+            config = json.loads(args["model_config"])
+            name = config["name"]
+            self.log = logging.getLogger("backends")
+            self.log.handlers, self.log.propagate = [_TritonLog()], False
+            self.log.setLevel(logging.INFO)
+            self.decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+            instances = sum(int(group.get("count", 1)) for group in config.get("instance_group", []))
+            parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+            try:
+                if getattr(stage_class, "one_instance", True) and instances > 1:
+                    raise Internal(f"{name}: instance_group count is {instances}; its streams live in one process, so 1 is the limit")
+                settings = load_settings(stage_class.Settings, name, parameters, overrides(name))
+                self.stage: Stage = stage_class(settings, StageContext(name, self.log))
+            except VoxstageError as error:
+                raise pb.TritonModelException(str(error)) from None
+            self.mirror = _MetricsMirror(self.stage.metrics, {"model": name, "version": args["model_version"]})
+
+        def execute(self, requests: list[Any]) -> list[Any] | None:
+            wrapped = [StageRequest(raw, self.decoupled) for raw in requests]
+            for request in wrapped:
+                try:
+                    self.stage.execute(request)
+                except VoxstageError as error:
+                    request.fail(error)
+                except Exception as error:
+                    self.log.exception("a request failed")
+                    request.fail(Internal(f"{type(error).__name__}: {error}"))
+            return None if self.decoupled else [request.response for request in wrapped]
+
+        def finalize(self) -> None:
+            self.stage.close()
+            self.mirror.close()
+
+    return TritonPythonModel
+
+
+def strings(*values: str) -> NDArray[Any]:
+    """A BYTES tensor of the given strings."""
+    return np.array([value.encode("utf-8") for value in values], dtype=np.object_)

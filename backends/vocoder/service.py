@@ -1,0 +1,268 @@
+"""The stage ``tts_vocoder``: chunks of codes in, audio out, several streams a step.
+
+It is also the one who notices that a client has gone: inside an ensemble Triton shows a cancel to the next step only, so the
+vocoder sees it on the next chunk and tells the decoder (design 2.2).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from backends.device import resolve_device, use_threads
+from backends.errors import Internal, Unavailable, VoxstageError
+from backends.fields import read_format, scalar
+from backends.metrics import Counter, Gauge, Histogram, Metrics
+from backends.models.moss_audio_tokenizer import MossAudioTokenizer
+from backends.outbox import Outbox
+from backends.settings import home, parameter
+from backends.vocoder.pcm import to_format
+from backends.vocoder.schedule import Chunk, StepScheduler
+from backends.vocoder.streaming import StreamingVocoder
+
+if TYPE_CHECKING:
+    from backends.stage import StageContext, StageRequest
+
+_TOMBSTONES = 4096
+
+
+@dataclass(frozen=True)
+class VocoderSettings:
+    """Parameters of ``tts_vocoder``; its config.pbtxt documents them."""
+
+    checkpoint: str = parameter("checkpoints/voice")
+    device: str = parameter("auto")
+    num_threads: int = parameter(0, minimum=0)
+    step_streams: int = parameter(0, minimum=0)
+    slots: int = parameter(64, minimum=1)
+    max_step_frames: int = parameter(50, minimum=1)
+    stream_idle_seconds: float = parameter(60.0, minimum=1.0)
+    debug_fail_chunk: int = parameter(-1, minimum=-1)
+
+
+class VocoderMetrics(Metrics):
+    """One attribute a metric; names as Prometheus sees them."""
+
+    def __init__(self) -> None:
+        self.chunks = Counter("voxstage_vocoder_chunks", "Chunks decoded")
+        self.frames = Counter("voxstage_vocoder_frames", "Frames decoded")
+        self.steps = Counter("voxstage_vocoder_steps", "Vocoder steps run")
+        self.step_seconds = Counter("voxstage_vocoder_step_seconds", "Seconds spent in vocoder steps")
+        self.cancelled = Counter("voxstage_vocoder_cancelled", "Streams whose client was gone when a chunk came")
+        self.failed = Counter("voxstage_vocoder_failed", "Streams ended by a fault of the vocoder")
+        self.idle = Counter("voxstage_vocoder_idle", "Streams closed because no chunk came for stream_idle_seconds")
+        self.streams = Gauge("voxstage_vocoder_streams", "Streams that hold a slot")
+        self.margin = Histogram(
+            "voxstage_vocoder_margin_seconds",
+            "Audio that a client still had to play when its next chunk left; negative: playback had run dry",
+            (-1.0, -0.3, -0.1, -0.05, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0),
+        )
+
+
+@dataclass(slots=True)
+class _Job:
+    """One chunk as it came in."""
+
+    request: StageRequest
+    stream: int
+    index: int
+    codes: NDArray[np.int32]
+    final: bool
+    finish_reason: str
+    error: str
+    format: str
+
+
+@dataclass(slots=True)
+class _Stream:
+    slot: int
+    touched: float
+
+
+class VocoderStage:
+    """One thread owns the engine and the streams; ``execute`` only queues."""
+
+    Settings = VocoderSettings
+
+    def __init__(self, settings: VocoderSettings, context: StageContext) -> None:
+        device = resolve_device(settings.device)
+        use_threads(settings.num_threads)
+        folder = home() / settings.checkpoint / "codec"
+        self.settings, self.metrics, self._context = settings, VocoderMetrics(), context
+        codec = MossAudioTokenizer.load(folder, device)
+        # A CPU is filled by one stream's chunk; a GPU wants company (benchmarks/vocoder_cpu.py).
+        step_streams = settings.step_streams or (1 if device.type == "cpu" else 16)
+        self.vocoder = StreamingVocoder(codec, step_streams, settings.slots, settings.max_step_frames)
+        self._steps: StepScheduler[_Job] = StepScheduler(step_streams, self.vocoder.hop / self.vocoder.sampling_rate)
+        self._streams: dict[int, _Stream] = {}
+        self._dead: OrderedDict[int, None] = OrderedDict()
+        self._no_slot: deque[_Job] = deque()
+        self._inbox: deque[_Job] = deque()
+        self._wake, self._closing = threading.Condition(), False
+        self._hangups = Outbox("vocoder-hangups")
+        context.log.info("%s: %s on %s, %d streams a step", context.name, folder, device, step_streams)
+        self._thread = threading.Thread(target=self._loop, name="vocoder", daemon=True)
+        self._thread.start()
+
+    def execute(self, request: StageRequest) -> None:
+        """Queue one chunk."""
+
+        def one(name: str) -> Any:
+            tensor = request.tensor(name)
+            if tensor is None:
+                raise Internal(f"{name}: is missing; the inputs of tts_vocoder are the outputs of tts_decoder")
+            return tensor if name == "codes" else tensor.reshape(-1)[0]
+
+        job = _Job(
+            request=request,
+            stream=int(one("stream_id")),
+            index=int(one("chunk_index")),
+            codes=one("codes"),
+            final=bool(one("final")),
+            finish_reason=one("finish_reason").decode(),
+            error=one("error").decode(),
+            format=read_format(request.tensor("format")),
+        )
+        with self._wake:
+            self._inbox.append(job)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Decode what is queued, then stop."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+        self._hangups.close()
+
+    def _loop(self) -> None:
+        use_threads(self.settings.num_threads)
+        while self._take():
+            step = self._steps.next_step()
+            try:
+                if step:
+                    self._run([chunk.payload for chunk in step])
+            except Exception as error:
+                self._context.log.exception("a vocoder step failed")
+                for chunk in step:
+                    self._break(chunk.payload, Internal(f"the vocoder failed: {error}"))
+
+    def _take(self) -> bool:
+        """Wait for chunks and sort them in. False when closing and nothing is left."""
+        with self._wake:
+            while not (self._inbox or len(self._steps) or self._closing):
+                if not self._wake.wait(timeout=1.0):
+                    break
+            jobs = list(self._inbox)
+            self._inbox.clear()
+        for job in jobs:
+            self._sort_in(job)
+        self._close_idle()
+        self.metrics.streams.set(len(self._streams))
+        return not (self._closing and not jobs and not len(self._steps))
+
+    def _sort_in(self, job: _Job) -> None:
+        if job.stream in self._dead:
+            job.request.finish()
+        elif job.request.cancelled():
+            self.metrics.cancelled.inc()
+            self._end(job, "cancelled", "", tell_decoder=not job.final)
+        elif job.error:
+            self._end(job, job.finish_reason, job.error, tell_decoder=False)
+        else:
+            self._admit(job)
+
+    def _admit(self, job: _Job) -> None:
+        """Open a slot for a new stream and queue its chunk; with all slots taken, the chunk waits for one."""
+        stream = self._streams.get(job.stream)
+        if stream is None:
+            if job.index != 0:
+                self._break(job, Internal(f"chunk {job.index} came for a stream that the vocoder does not hold"))
+                return
+            try:
+                stream = self._streams[job.stream] = _Stream(self.vocoder.open(), time.monotonic())
+            except Unavailable:
+                self._no_slot.append(job)
+                return
+        stream.touched = time.monotonic()
+        self._steps.add(Chunk(job.stream, len(job.codes), job))
+
+    def _run(self, jobs: list[_Job]) -> None:
+        """Decode one step and answer each of its chunks."""
+        started = time.perf_counter()
+        chunks = [(self._streams[job.stream].slot, torch.from_numpy(job.codes)) for job in jobs]
+        results = self.vocoder.decode_each(chunks)
+        self.metrics.steps.inc()
+        self.metrics.step_seconds.inc(time.perf_counter() - started)
+        for job, result in zip(jobs, results, strict=True):
+            if job.index == self.settings.debug_fail_chunk:
+                result = Internal(f"debug_fail_chunk is {job.index}")
+            if isinstance(result, VoxstageError):
+                self._break(job, result)
+                continue
+            self._answer(job, result.cpu().numpy(), job.final, job.finish_reason, "")
+            margin = self._steps.sent(job.stream, len(job.codes), time.monotonic())
+            if margin is not None:
+                self.metrics.margin.observe(margin)
+            self.metrics.chunks.inc()
+            self.metrics.frames.inc(len(job.codes))
+            if job.final:
+                self._forget(job.stream)
+
+    def _break(self, job: _Job, error: VoxstageError) -> None:
+        """A stream that breaks ends in-band: an error response in mid-stream would leak the request (design 2.2)."""
+        self.metrics.failed.inc()
+        self._end(job, "error", str(error), tell_decoder=not job.final)
+
+    def _end(self, job: _Job, reason: str, error: str, tell_decoder: bool) -> None:
+        """Answer ``job`` as the last chunk of its stream, and let nothing of the stream follow."""
+        waiting = self._forget(job.stream)
+        self._dead[job.stream] = None
+        while len(self._dead) > _TOMBSTONES:
+            self._dead.popitem(last=False)
+        self._answer(job, np.zeros(0, dtype=np.float32), True, reason, error)
+        for chunk in waiting:
+            chunk.payload.request.finish()
+        if tell_decoder:
+            self._tell_decoder(job.stream)
+
+    def _tell_decoder(self, stream: int) -> None:
+        self._hangups.put(lambda: self._context.call("tts_decoder", {"cancel": scalar(stream, np.int64)}))
+
+    def _answer(self, job: _Job, audio: NDArray[np.float32], final: bool, reason: str, error: str) -> None:
+        job.request.reply(
+            {
+                "audio": to_format(audio, job.format),
+                "sample_rate": scalar(self.vocoder.sampling_rate, np.int32),
+                "chunk_index": scalar(job.index, np.int32),
+                "final": scalar(final, np.bool_),
+                "finish_reason": scalar(reason, np.object_),
+                "error": scalar(error, np.object_),
+            },
+            final=True,
+        )
+
+    def _forget(self, stream: int) -> list[Chunk[_Job]]:
+        """Free the stream's slot, hand it to the chunk that waited longest for one, and return its own waiting chunks."""
+        held = self._streams.pop(stream, None)
+        if held is not None:
+            self.vocoder.close(held.slot)
+            if self._no_slot:
+                self._admit(self._no_slot.popleft())
+        return self._steps.remove(stream)
+
+    def _close_idle(self) -> None:
+        """Close streams whose next chunk never came, so that a lost message cannot hold a slot for ever."""
+        oldest = time.monotonic() - self.settings.stream_idle_seconds
+        for stream in [key for key, held in self._streams.items() if held.touched < oldest]:
+            self.metrics.idle.inc()
+            self._forget(stream)
+            self._dead[stream] = None
+            self._tell_decoder(stream)
