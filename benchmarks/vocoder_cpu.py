@@ -1,6 +1,7 @@
 """Milliseconds a vocoder step on this CPU over the bucket size B and the chunk length T, for 1 and 2 threads.
 
-Run from the repository root: ``python -m benchmarks.vocoder_cpu``. The median of the steps; every step runs full (B streams).
+Run from the repository root: ``python -m benchmarks.vocoder_cpu``. The median of the steps; every step runs full (B
+streams).
 """
 
 from __future__ import annotations

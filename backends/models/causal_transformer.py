@@ -1,25 +1,28 @@
-"""The windowed causal transformer of MOSS-Audio-Tokenizer, written for streams: one function for chunks and for whole decodes.
+"""The windowed causal transformer of MOSS-Audio-Tokenizer, written for streams: one function for chunks and for whole
+decodes.
 
-Per layer (public architecture; ``norm`` is LayerNorm with eps 1e-5, linears have no bias):
-``x += scale1 * out_proj(attention(norm1(x)))``, ``x += scale2 * linear2(gelu(linear1(norm2(x))))``, exact GELU, heads of
-64, RoPE on the pairs (0,1), (2,3), ... with frequencies ``max_period ** (-2 i / 64)``, key allowed iff
-``0 <= query position - key position < window``. The layer scales are folded into the matrices in front of them.
+Per layer (public architecture; ``norm`` is LayerNorm with eps 1e-5, linears have no bias): ``x += scale1 *
+out_proj(attention(norm1(x)))``, ``x += scale2 * linear2(gelu(linear1(norm2(x))))``, exact GELU, heads of 64, RoPE on
+the pairs (0,1), (2,3), ... with frequencies ``max_period ** (-2 i / 64)``, key allowed iff ``0 <= query position -
+key position < window``. The layer scales are folded into the matrices in front of them.
 
-A chunk is T codec frames; a stage has ``rate`` steps a frame. The same bits for every chunking come from this discipline:
+A chunk is T codec frames; a stage has ``rate`` steps a frame. The same bits for every chunking come from this
+discipline:
 
-* **Attention is computed frame by frame, by construction.** A frame's ``rate`` queries see one block of a constant number
-  of keys that ends with the frame: the stored history and the keys of this chunk lie in one buffer in time order, and
-  the blocks are overlapping strided views of it, so that one ``scaled_dot_product_attention`` call serves all frames of all
-  streams without a copy. Every (frame, head) is the same problem: same shape, same strides, keys in the same places.
-  Queries are padded to a multiple of 8 rows and keys to a multiple of 16, so that the kernel's scratch memory is
-  64-byte aligned for every thread: without that, results with 2 threads depended on which thread did the work (measured).
-* **History holds at least window - 1 keys**, whatever the chunk's length, so history + chunk always covers what its first
-  query needs (the public code's ring of one window does not; see the voice's README).
-* **Linears run on rows padded to a multiple of 8.** By measurement, not by construction: MKL's float32 results of a row
-  depend on the row count at 1, 2, 3, 5, 6, 7, 9, ... rows but were the same at all multiples of 4 (AMD EPYC with AVX-512,
-  torch 2.13, 1 and 2 threads). ``StreamingVocoder.measure_exactness`` looks at the machine at hand.
-* **Norms, GELU and RoPE are row-wise or elementwise.** Vector and scalar code of one element may differ in the last bit;
-  widths here keep every element in the vector code for thread counts that are powers of two.
+* **Attention is computed frame by frame, by construction.** A frame's ``rate`` queries see one block of a constant
+  number of keys that ends with the frame: the stored history and the keys of this chunk lie in one buffer in time
+  order, and the blocks are overlapping strided views of it, so that one ``scaled_dot_product_attention`` call serves
+  all frames of all streams without a copy. Every (frame, head) is the same problem: same shape, same strides, keys in
+  the same places. Queries are padded to a multiple of 8 rows and keys to a multiple of 16, so that the kernel's
+  scratch memory is 64-byte aligned for every thread: without that, results with 2 threads depended on which thread
+  did the work (measured).
+* **History holds at least window - 1 keys**, whatever the chunk's length, so history + chunk always covers what its
+  first query needs (the public code's ring of one window does not; see the voice's README).
+* **Linears run on rows padded to a multiple of 8.** By measurement, not by construction: MKL's float32 results of a
+  row depend on the row count at 1, 2, 3, 5, 6, 7, 9, ... rows but were the same at all multiples of 4 (AMD EPYC with
+  AVX-512, torch 2.13, 1 and 2 threads). ``StreamingVocoder.measure_exactness`` looks at the machine at hand.
+* **Norms, GELU and RoPE are row-wise or elementwise.** Vector and scalar code of one element may differ in the last
+  bit; widths here keep every element in the vector code for thread counts that are powers of two.
 """
 
 from __future__ import annotations
@@ -109,7 +112,10 @@ class CausalTransformer:
         width, hidden = self.spec.width, self.spec.feedforward
         scale1 = tensors.take(f"{name}.layer_scale_1.scale", width) if self.spec.layer_scale else None
         scale2 = tensors.take(f"{name}.layer_scale_2.scale", width) if self.spec.layer_scale else None
-        norms = [(tensors.take(f"{name}.{n}.weight", width), tensors.take(f"{name}.{n}.bias", width)) for n in ("norm1", "norm2")]
+        norms = [
+            (tensors.take(f"{name}.{n}.weight", width), tensors.take(f"{name}.{n}.bias", width))
+            for n in ("norm1", "norm2")
+        ]
         return _Layer(
             norm1=norms[0],
             norm2=norms[1],
@@ -127,9 +133,10 @@ class CausalTransformer:
     def forward(self, x: Tensor, frames: Tensor, slots: Tensor, history: Tensor) -> Tensor:
         """Run T frames of B streams and move their history on, in place.
 
-        ``x`` float32 [B, T * rate, input_dim]; ``frames`` int64 [B], the frames each stream has behind it; ``slots`` int64 [B], all
-        different, the streams' places in ``history`` (see :meth:`new_history`). Returns float32 [B, T * rate, output_dim].
-        What lies in the history of a stream with 0 frames is never seen. No host synchronisation, no shape from data.
+        ``x`` float32 [B, T * rate, input_dim]; ``frames`` int64 [B], the frames each stream has behind it; ``slots``
+        int64 [B], all different, the streams' places in ``history`` (see :meth:`new_history`). Returns float32 [B, T
+        * rate, output_dim]. What lies in the history of a stream with 0 frames is never seen. No host
+        synchronisation, no shape from data.
         """
         batch, steps, _ = x.shape
         rows = batch * steps
@@ -139,8 +146,8 @@ class CausalTransformer:
             flat = flat.mm(self._input)
         turn, mask = self._turn(frames, steps), self._mask(frames, steps // self.spec.rate)
         for layer, past in zip(self._layers, history, strict=True):
-            mixed = self._attend(F.layer_norm(flat, (self.spec.width,), *layer.norm1, NORM_EPS).mm(layer.qkv), turn, mask, slots, past)
-            flat = flat.addmm_(mixed, layer.out)
+            qkv = F.layer_norm(flat, (self.spec.width,), *layer.norm1, NORM_EPS).mm(layer.qkv)
+            flat = flat.addmm_(self._attend(qkv, turn, mask, slots, past), layer.out)
             hidden = F.layer_norm(flat, (self.spec.width,), *layer.norm2, NORM_EPS).mm(layer.up)
             flat = flat.addmm_(F.gelu(hidden), layer.down)
         if self._output is not None:
@@ -154,7 +161,8 @@ class CausalTransformer:
         return torch.complex(angles.cos().float(), angles.sin().float())[:, :, None]
 
     def _mask(self, frames: Tensor, chunk: int) -> Tensor:
-        """Additive float mask [T, B * heads or heads, block_queries, block_keys]: inside the window and not before the start."""
+        """Additive float mask [T, B * heads or heads, block_queries, block_keys]: inside the window and not before
+        the start."""
         behind = frames[None, :] + torch.arange(chunk, device=frames.device)[:, None]
         first = self.history_steps - behind * self.spec.rate
         seen = self._in_window & (self._key_index >= first[:, :, None, None])
@@ -163,7 +171,8 @@ class CausalTransformer:
         return mask.reshape(chunk, -1, self.block_queries, self.block_keys)
 
     def _attend(self, qkv: Tensor, turn: Tensor, mask: Tensor, slots: Tensor, past: Tensor) -> Tensor:
-        """``qkv`` [padded rows, 3 * width] -> mixed values [padded rows, width]; ``past`` [2, slots, heads, history, 64] moves on."""
+        """``qkv`` [padded rows, 3 * width] -> mixed values [padded rows, width]; ``past`` [2, slots, heads, history,
+        64] moves on."""
         rate, heads, kept = self.spec.rate, self.spec.heads, self.history_steps
         batch, steps = turn.shape[:2]
         rows, chunk = batch * steps, steps // rate
@@ -197,4 +206,4 @@ class CausalTransformer:
 
 def _pairs(x: Tensor) -> Tensor:
     """[..., 64] seen as 32 complex numbers: the interleaved pairs of RoPE."""
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))

@@ -1,7 +1,8 @@
-"""MOSS-Audio-Tokenizer (``model_type`` ``moss-audio-tokenizer``): a causal codec of windowed transformers without convolutions.
+"""MOSS-Audio-Tokenizer (``model_type`` ``moss-audio-tokenizer``): a causal codec of windowed transformers without
+convolutions.
 
-Reads the published folder by its own tensor names and config keys: this project's small voice and the public 24 kHz release have
-the same format. What a config may ask for and this file does not implement is refused by key.
+Reads the published folder by its own tensor names and config keys: this project's small voice and the public 24 kHz
+release have the same format. What a config may ask for and this file does not implement is refused by key.
 """
 
 from __future__ import annotations
@@ -31,10 +32,20 @@ _ONLY = {
 _NEEDED = {"input_dimension", "output_dimension", "d_model", "num_heads", "num_layers", "dim_feedforward"}
 _KNOWN = _NEEDED | _ONLY.keys() | {"module_type", "conv_layout", "layer_scale", "max_period", "context_duration"}
 _DEFAULTS = {"causal": False, "positional_embedding": "sin"}  # the public code's, where a key is absent
-_QUANTIZER_KEYS = {"input_dim", "rvq_dim", "output_dim", "num_quantizers", "codebook_size", "codebook_dim", "quantizer_type"}
+_QUANTIZER_KEYS = {
+    "input_dim",
+    "rvq_dim",
+    "output_dim",
+    "num_quantizers",
+    "codebook_size",
+    "codebook_dim",
+    "quantizer_type",
+}
 
 
-def _transformer_spec(module: dict[str, Any], where: str, rate: float, frame_rate: float, context: float) -> TransformerSpec:
+def _transformer_spec(
+    module: dict[str, Any], where: str, rate: float, frame_rate: float, context: float
+) -> TransformerSpec:
     """Check one ``Transformer`` entry. ``rate`` in steps a second; window as published: int(rate * context seconds)."""
     if unknown := sorted(module.keys() - _KNOWN):
         raise CheckpointError(f"{where}.{unknown[0]}: {module[unknown[0]]!r} is not implemented")
@@ -116,7 +127,8 @@ class MossAudioTokenizer:
     @classmethod
     @torch.inference_mode()
     def load(cls, folder: Path, device: str | torch.device = "cpu", codebooks: int | None = None) -> MossAudioTokenizer:
-        """Read a published folder. ``codebooks`` limits the codec to its first ones. CheckpointError names what is wrong."""
+        """Read a published folder. ``codebooks`` limits the codec to its first ones. CheckpointError names what is
+        wrong."""
         config = read_json(folder / "config.json")
         tensors = NamedTensors(read_tensors(folder), str(folder), torch.device(device), torch.float32)
         return cls(config, tensors, codebooks)
@@ -156,14 +168,16 @@ class MossAudioTokenizer:
                 raise InvalidArgument("codes", f"{high} is above {self.entries - 1}, the largest code")
 
     def new_state(self, slots: int) -> list[Tensor]:
-        """The decoder's streaming state for ``slots`` streams: one history a transformer, see CausalTransformer.new_history."""
+        """The decoder's streaming state for ``slots`` streams: one history a transformer, see
+        CausalTransformer.new_history."""
         return [module.new_history(slots) for module in self._decoder if not isinstance(module, int)]
 
     def step(self, codes: Tensor, frames: Tensor, slots: Tensor, state: list[Tensor]) -> Tensor:
         """Decode T frames of B streams and move their state on, in place.
 
-        ``codes`` int64 [B, T, codebooks], checked by the caller; ``frames`` int64 [B], frames decoded before; ``slots`` int64 [B], all
-        different. Returns float32 [B, T * hop], full scale 1.0. No host synchronisation, no shape from data.
+        ``codes`` int64 [B, T, codebooks], checked by the caller; ``frames`` int64 [B], frames decoded before;
+        ``slots`` int64 [B], all different. Returns float32 [B, T * hop], full scale 1.0. No host synchronisation, no
+        shape from data.
         """
         x = self.quantizer.decode(codes)
         histories = iter(state)
@@ -185,9 +199,12 @@ class MossAudioTokenizer:
 
     @torch.inference_mode()
     def encode(self, pcm: Tensor) -> Tensor:
-        """Float32 [samples] at ``sampling_rate`` -> codes int64 [ceil(samples / hop), codebooks]; the last frame is zero-padded."""
+        """Float32 [samples] at ``sampling_rate`` -> codes int64 [ceil(samples / hop), codebooks]; the last frame is
+        zero-padded."""
         if pcm.ndim != 1 or not pcm.is_floating_point():
-            raise InvalidArgument("pcm", f"{pcm.dtype} of shape {list(pcm.shape)} is not floating point of shape [samples]")
+            raise InvalidArgument(
+                "pcm", f"{pcm.dtype} of shape {list(pcm.shape)} is not floating point of shape [samples]"
+            )
         if not pcm.numel():
             return torch.zeros(0, self.codebooks, dtype=torch.int64, device=self.device)
         x = pcm.to(self.device, torch.float32)

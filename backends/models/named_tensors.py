@@ -21,7 +21,9 @@ class NamedTensors:
         if tensor is None:
             raise CheckpointError(f"{self._source}: tensor {name} is missing")
         if tuple(tensor.shape) != shape:
-            raise CheckpointError(f"{self._source}: {name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
+            raise CheckpointError(
+                f"{self._source}: {name} has shape {list(tensor.shape)}, the config asks for {list(shape)}"
+            )
         return tensor.to(device=self.device, dtype=self.dtype)
 
     def finish(self) -> None:
@@ -33,7 +35,8 @@ class NamedTensors:
 
 
 class RandomTensors(NamedTensors):
-    """Weights of the asked shapes, drawn from a seed: for benchmarks and tests of shapes that no checkpoint here has."""
+    """Weights of the asked shapes, drawn from a seed: for benchmarks and tests of shapes that no checkpoint here
+    has."""
 
     def __init__(self, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__({}, "random weights", device, dtype)

@@ -1,8 +1,8 @@
 """Residual LFQ of MOSS-Audio-Tokenizer: codes to vectors by table, vectors to codes by nearest entry.
 
-Public formula: ``decode(codes) = output_proj(sum_i out_proj_i(codebook_i[code_i]))``, all 1x1 convolutions with weight norm
-(``weight = g * v / |v|``, the norm over everything but the output channel). All of it is linear in the entry, so each
-codebook becomes one table of final vectors and decoding is look-ups and adds in codebook order.
+Public formula: ``decode(codes) = output_proj(sum_i out_proj_i(codebook_i[code_i]))``, all 1x1 convolutions with
+weight norm (``weight = g * v / |v|``, the norm over everything but the output channel). All of it is linear in the
+entry, so each codebook becomes one table of final vectors and decoding is look-ups and adds in codebook order.
 """
 
 from __future__ import annotations

@@ -15,13 +15,15 @@ _FULL_SCALE = 32767.0
 
 
 def to_s16(pcm: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Float32 [n], full scale 1.0 -> int16 [n]: times 32767, rounded to the nearest (halves to even), clipped at full scale.
+    """Float32 [n], full scale 1.0 -> int16 [n]: times 32767, rounded to the nearest (halves to even), clipped at full
+    scale.
 
     Internal when a sample is not a number: silence or noise instead would hide a fault.
     """
     if np.isnan(pcm).any():
         raise Internal("audio: a sample is not a number")
-    return np.rint(np.clip(pcm, -1.0, 1.0) * np.float32(_FULL_SCALE)).astype(np.int16)
+    scaled: NDArray[np.float32] = np.rint(np.clip(pcm, -1.0, 1.0) * np.float32(_FULL_SCALE))
+    return scaled.astype(np.int16)
 
 
 def to_base64(pcm: NDArray[np.float32]) -> bytes:

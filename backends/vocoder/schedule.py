@@ -1,8 +1,9 @@
 """Which waiting chunks make the next step. Pure: the caller passes the time in, and nothing here touches a tensor.
 
-Order: first chunks in order of arrival, because somebody is waiting in silence; then the streams that are closest to running
-dry. The most urgent chunk leads the step, and chunks of other streams with the same number of frames fill it, most urgent first.
-The chunks themselves are as the request's schedule cut them, so load changes when a chunk is decoded and never what it is.
+Order: first chunks in order of arrival, because somebody is waiting in silence; then the streams that are closest to
+running dry. The most urgent chunk leads the step, and chunks of other streams with the same number of frames fill it,
+most urgent first. The chunks themselves are as the request's schedule cut them, so load changes when a chunk is
+decoded and never what it is.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class _Stream(Generic[Payload]):
 
 
 class StepScheduler(Generic[Payload]):
-    """Waiting chunks and one playback clock a stream. ``step_streams`` streams a step, ``frame_seconds`` of audio a frame."""
+    """Waiting chunks and one playback clock a stream. ``step_streams`` streams a step, ``frame_seconds`` of audio a
+    frame."""
 
     def __init__(self, step_streams: int, frame_seconds: float) -> None:
         if step_streams < 1:
@@ -74,8 +76,9 @@ class StepScheduler(Generic[Payload]):
     def sent(self, stream: int, frames: int, now: float) -> float | None:
         """Audio of ``frames`` frames left for the client at ``now`` (seconds of a monotonic clock).
 
-        Returns the margin: the seconds of audio the client still had, negative where it ran dry (then playback goes on from ``now``);
-        None for the first audio and for a stream that was removed meanwhile. Frames of 0 change nothing.
+        Returns the margin: the seconds of audio the client still had, negative where it ran dry (then playback goes
+        on from ``now``); None for the first audio and for a stream that was removed meanwhile. Frames of 0 change
+        nothing.
         """
         state = self._streams.get(stream)
         if state is None or not frames:

@@ -27,10 +27,12 @@ class CausalCodec(Protocol):
 
 
 class SlotState:
-    """State of ``slots`` streams and of ``scratch`` more places that fill up a step. Written in place; addresses never move.
+    """State of ``slots`` streams and of ``scratch`` more places that fill up a step. Written in place; addresses
+    never move.
 
-    ``frames`` int64 [slots + scratch] counts the frames a place has decoded. A place with 0 frames is a fresh stream, whatever its
-    tensors hold: the codec never looks before frame 0. So opening a slot clears nothing but the count.
+    ``frames`` int64 [slots + scratch] counts the frames a place has decoded. A place with 0 frames is a fresh stream,
+    whatever its tensors hold: the codec never looks before frame 0 (finite values are masked out exactly, and a codec
+    of finite weights makes no others). So opening a slot clears nothing but the count.
     """
 
     def __init__(self, codec: CausalCodec, slots: int, scratch: int) -> None:

@@ -3,15 +3,15 @@
 What holds and why:
 
 * T is exact. Streams of one step have the same T; nothing is ever padded in time, because padding would move the state.
-* B is constant: a step always runs ``step_streams`` streams, the missing ones on scratch slots. So the shape of a step depends on
-  T alone, and by construction load, slot number and neighbours reach no kernel's shape; a stream's rows are computed from its
-  own rows and state only.
-* Chunked equals whole, and a stream's place in the bucket does not matter: by construction in attention, by measurement in
-  the matrix products (see backends/models/causal_transformer.py). :meth:`StreamingVocoder.measure_exactness` measures it on the
-  machine at hand.
+* B is constant: a step always runs ``step_streams`` streams, the missing ones on scratch slots. So the shape of a
+  step depends on T alone, and by construction load, slot number and neighbours reach no kernel's shape; a stream's
+  rows are computed from its own rows and state only.
+* Chunked equals whole, and a stream's place in the bucket does not matter: by construction in attention, by
+  measurement in the matrix products (see backends/models/causal_transformer.py).
+  :meth:`StreamingVocoder.measure_exactness` measures it on the machine at hand.
 
-A CUDA graph can wrap :meth:`StreamingVocoder.step`: slots and resets are tensors, no shape comes from data, nothing
-synchronises with the host, and the state it writes never moves.
+:meth:`StreamingVocoder.step` is written for a CUDA graph around it (not yet captured on a GPU): slots and resets are
+tensors, no shape comes from data, nothing synchronises with the host, and the state it writes never moves.
 """
 
 from __future__ import annotations
@@ -64,13 +64,16 @@ class StreamingVocoder:
     def decode(self, slots: Sequence[int], codes: Tensor) -> Tensor:
         """The next T frames of b streams, b <= step_streams.
 
-        ``slots``: b different open slots; ``codes``: integers [b, T, codebooks] -> float32 [b, T * hop], full scale 1.0, not clipped.
-        T = 0 gives [b, 0]. Everything is checked before any state moves: InvalidArgument for codes out of range (all b streams are
-        refused together; :meth:`decode_each` keeps peers apart), Internal for slots that are not open or named twice.
+        ``slots``: b different open slots; ``codes``: integers [b, T, codebooks] -> float32 [b, T * hop], full scale
+        1.0, not clipped. T = 0 gives [b, 0]. Everything is checked before any state moves: InvalidArgument for codes
+        out of range (all b streams are refused together; :meth:`decode_each` keeps peers apart), Internal for slots
+        that are not open or named twice.
         """
         self._check_slots(slots)
         if codes.ndim != 3 or codes.shape[0] != len(slots):
-            raise InvalidArgument("codes", f"shape {list(codes.shape)} is not [{len(slots)}, frames, {self.codec.codebooks}]")
+            raise InvalidArgument(
+                "codes", f"shape {list(codes.shape)} is not [{len(slots)}, frames, {self.codec.codebooks}]"
+            )
         self.check_codes(codes.flatten(0, 1))
         return self._run(list(slots), codes)
 
@@ -78,8 +81,8 @@ class StreamingVocoder:
     def decode_each(self, chunks: Sequence[tuple[int, Tensor]]) -> list[Tensor | VoxstageError]:
         """Like :meth:`decode` for any number of (slot, codes [T, codebooks]), T free; one result a chunk, in order.
 
-        Chunks of equal T share steps. A bad chunk gets its own error and leaves its stream's state and all peers as they were. A step
-        that breaks gives Internal to the streams of that step; close them, their state is lost.
+        Chunks of equal T share steps. A bad chunk gets its own error and leaves its stream's state and all peers as
+        they were. A step that breaks gives Internal to the streams of that step; close them, their state is lost.
         """
         results: list[Tensor | VoxstageError] = [Internal("the chunk was not decoded")] * len(chunks)
         groups: dict[int, list[int]] = {}
@@ -101,11 +104,11 @@ class StreamingVocoder:
                 try:
                     audio = self._run([chunks[i][0] for i in step], torch.stack([chunks[i][1] for i in step]))
                 except RuntimeError as error:
-                    results_of_step: Sequence[Tensor | VoxstageError] = [Internal(f"vocoder step failed: {error}")] * len(step)
+                    for i in step:
+                        results[i] = Internal(f"vocoder step failed: {error}")
                 else:
-                    results_of_step = list(audio)
-                for i, result in zip(step, results_of_step, strict=True):
-                    results[i] = result
+                    for i, result in zip(step, audio, strict=True):
+                        results[i] = result
         return results
 
     @torch.inference_mode()
@@ -116,9 +119,11 @@ class StreamingVocoder:
 
     @torch.inference_mode()
     def measure_exactness(self, chunks: Sequence[int] = (1, 2, 3, 4, 5, 8, 16, 25, 50), frames: int = 100) -> float:
-        """The largest difference of chunked against whole decode of random codes, full scale 1.0; 0.0 means bit for bit.
+        """The largest difference of chunked against whole decode of random codes, full scale 1.0; 0.0 means bit for
+        bit.
 
-        Run it at start-up to know what this machine's libraries do: a fraction of a second a chunk size with the small voice.
+        Run it at start-up to know what this machine's libraries do: a fraction of a second a chunk size with the
+        small voice.
         """
         generator = torch.Generator().manual_seed(0)
         codes = torch.randint(self.codec.entries, (frames, self.codec.codebooks), generator=generator)
@@ -126,14 +131,15 @@ class StreamingVocoder:
         worst = 0.0
         for size in chunks:
             slot = self.open()
-            pieces = [self.decode([slot], piece[None])[0] for piece in codes.split(size)]
+            pieces = [self.decode([slot], piece[None])[0] for piece in torch.split(codes, size)]
             self.close(slot)
             worst = max(worst, float((torch.cat(pieces) - whole).abs().max()))
         return worst
 
     def step(self, codes: Tensor, slots: Tensor, reset: Tensor) -> Tensor:
-        """One step at full shape: ``codes`` int64 [step_streams, T, codebooks], ``slots`` int64 and ``reset`` bool [step_streams], all on
-        the codec's device, slots all different -> float32 [step_streams, T * hop]. A reset stream starts from frame 0."""
+        """One step at full shape: ``codes`` int64 [step_streams, T, codebooks], ``slots`` int64 and ``reset`` bool
+        [step_streams], all on the codec's device, slots all different -> float32 [step_streams, T * hop]. A reset
+        stream starts from frame 0."""
         frames = self.state.frames.index_select(0, slots).masked_fill(reset, 0)
         audio = self.codec.step(codes, frames, slots, self.state.tensors)
         self.state.frames.index_copy_(0, slots, frames + codes.shape[1])
