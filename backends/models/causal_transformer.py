@@ -1,0 +1,209 @@
+"""The windowed causal transformer of MOSS-Audio-Tokenizer, written for streams: one function for chunks and for whole
+decodes.
+
+Per layer (public architecture; ``norm`` is LayerNorm with eps 1e-5, linears have no bias): ``x += scale1 *
+out_proj(attention(norm1(x)))``, ``x += scale2 * linear2(gelu(linear1(norm2(x))))``, exact GELU, heads of 64, RoPE on
+the pairs (0,1), (2,3), ... with frequencies ``max_period ** (-2 i / 64)``, key allowed iff ``0 <= query position -
+key position < window``. The layer scales are folded into the matrices in front of them.
+
+A chunk is T codec frames; a stage has ``rate`` steps a frame. The same bits for every chunking come from this
+discipline:
+
+* **Attention is computed frame by frame, by construction.** A frame's ``rate`` queries see one block of a constant
+  number of keys that ends with the frame: the stored history and the keys of this chunk lie in one buffer in time
+  order, and the blocks are overlapping strided views of it, so that one ``scaled_dot_product_attention`` call serves
+  all frames of all streams without a copy. Every (frame, head) is the same problem: same shape, same strides, keys in
+  the same places. Queries are padded to a multiple of 8 rows and keys to a multiple of 16, so that the kernel's
+  scratch memory is 64-byte aligned for every thread: without that, results with 2 threads depended on which thread
+  did the work (measured).
+* **History holds at least window - 1 keys**, whatever the chunk's length, so history + chunk always covers what its
+  first query needs (the public code's ring of one window does not; see the voice's README).
+* **Linears run on rows padded to a multiple of 8.** By measurement, not by construction: MKL's float32 results of a
+  row depend on the row count at 1, 2, 3, 5, 6, 7, 9, ... rows but were the same at all multiples of 4 (AMD EPYC with
+  AVX-512, torch 2.13, 1 and 2 threads). ``StreamingVocoder.measure_exactness`` looks at the machine at hand.
+* **Norms, GELU and RoPE are row-wise or elementwise.** Vector and scalar code of one element may differ in the last
+  bit; widths here keep every element in the vector code for thread counts that are powers of two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backends.models.named_tensors import NamedTensors
+
+HEAD_DIM = 64
+NORM_EPS = 1e-5
+ROW_MULTIPLE = 8
+QUERY_MULTIPLE = 8
+KEY_MULTIPLE = 16
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of ``multiple`` that is not below ``value``."""
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerSpec:
+    """Sizes of one stage. ``rate`` in steps a codec frame, ``window`` in steps."""
+
+    input_dim: int
+    output_dim: int
+    width: int
+    heads: int
+    layers: int
+    feedforward: int
+    layer_scale: bool
+    max_period: float
+    rate: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    norm1: tuple[Tensor, Tensor]
+    norm2: tuple[Tensor, Tensor]
+    qkv: Tensor
+    out: Tensor
+    up: Tensor
+    down: Tensor
+
+
+def _matrix(tensors: NamedTensors, name: str, inputs: int, outputs: int, scale: Tensor | None = None) -> Tensor:
+    """A published [outputs, inputs] weight, its outputs scaled, as a contiguous [inputs, outputs] matrix."""
+    weight = tensors.take(f"{name}.weight", outputs, inputs)
+    return (weight if scale is None else weight * scale[:, None]).t().contiguous()
+
+
+class CausalTransformer:
+    """One stage: optional input projection, the layers, optional output projection. Weights are plain tensors."""
+
+    def __init__(self, spec: TransformerSpec, tensors: NamedTensors, prefix: str) -> None:
+        self.spec = spec
+        self.block_queries = round_up(spec.rate, QUERY_MULTIPLE)
+        self.block_keys = round_up(spec.window + spec.rate - 1, KEY_MULTIPLE)
+        self.history_steps = self.block_keys - spec.rate
+        width = spec.width
+        self._input = None
+        if spec.input_dim != width:
+            self._input = _matrix(tensors, f"{prefix}.input_proj", spec.input_dim, width)
+        self._output = None
+        if spec.output_dim != width:
+            self._output = _matrix(tensors, f"{prefix}.output_proj", width, spec.output_dim)
+        self._layers = [self._layer(tensors, f"{prefix}.transformer.layers.{i}") for i in range(spec.layers)]
+        device = tensors.device
+        # Frequencies in float32 as published; angles in float64, so that their error does not grow over a long stream.
+        half = torch.arange(HEAD_DIM // 2, dtype=torch.float32)
+        frequencies = torch.exp(half * (-math.log(spec.max_period) * 2 / HEAD_DIM))
+        self._frequencies = frequencies.to(torch.float64).to(device)
+        self._key_index = torch.arange(self.block_keys, device=device)
+        query = torch.arange(self.block_queries, device=device).clamp(max=spec.rate - 1)
+        distance = query[:, None] + self.history_steps - self._key_index[None]
+        self._in_window = (distance >= 0) & (distance < spec.window)
+        self._shut_out = torch.tensor(float("-inf"), device=device)
+        self._let_in = torch.zeros((), device=device)
+
+    def _layer(self, tensors: NamedTensors, name: str) -> _Layer:
+        width, hidden = self.spec.width, self.spec.feedforward
+        scale1 = tensors.take(f"{name}.layer_scale_1.scale", width) if self.spec.layer_scale else None
+        scale2 = tensors.take(f"{name}.layer_scale_2.scale", width) if self.spec.layer_scale else None
+        norms = [
+            (tensors.take(f"{name}.{n}.weight", width), tensors.take(f"{name}.{n}.bias", width))
+            for n in ("norm1", "norm2")
+        ]
+        return _Layer(
+            norm1=norms[0],
+            norm2=norms[1],
+            qkv=_matrix(tensors, f"{name}.self_attn.in_projs.0", width, 3 * width),
+            out=_matrix(tensors, f"{name}.self_attn.out_projs.0", width, width, scale1),
+            up=_matrix(tensors, f"{name}.linear1", width, hidden),
+            down=_matrix(tensors, f"{name}.linear2", hidden, width, scale2),
+        )
+
+    def new_history(self, slots: int) -> Tensor:
+        """Zeros [layers, 2 (keys, values), slots, heads, history_steps, 64]: rotated keys and values in time order."""
+        shape = (self.spec.layers, 2, slots, self.spec.heads, self.history_steps, HEAD_DIM)
+        return torch.zeros(shape, device=self._frequencies.device)
+
+    def forward(self, x: Tensor, frames: Tensor, slots: Tensor, history: Tensor) -> Tensor:
+        """Run T frames of B streams and move their history on, in place.
+
+        ``x`` float32 [B, T * rate, input_dim]; ``frames`` int64 [B], the frames each stream has behind it; ``slots``
+        int64 [B], all different, the streams' places in ``history`` (see :meth:`new_history`). Returns float32 [B, T
+        * rate, output_dim]. What lies in the history of a stream with 0 frames is never seen. No host
+        synchronisation, no shape from data.
+        """
+        batch, steps, _ = x.shape
+        rows = batch * steps
+        flat = x.new_zeros(round_up(rows, ROW_MULTIPLE), self.spec.input_dim)
+        flat[:rows] = x.reshape(rows, -1)
+        if self._input is not None:
+            flat = flat.mm(self._input)
+        turn, mask = self._turn(frames, steps), self._mask(frames, steps // self.spec.rate)
+        for layer, past in zip(self._layers, history, strict=True):
+            qkv = F.layer_norm(flat, (self.spec.width,), *layer.norm1, NORM_EPS).mm(layer.qkv)
+            flat = flat.addmm_(self._attend(qkv, turn, mask, slots, past), layer.out)
+            hidden = F.layer_norm(flat, (self.spec.width,), *layer.norm2, NORM_EPS).mm(layer.up)
+            flat = flat.addmm_(F.gelu(hidden), layer.down)
+        if self._output is not None:
+            flat = flat.mm(self._output)
+        return flat[:rows].view(batch, steps, -1)
+
+    def _turn(self, frames: Tensor, steps: int) -> Tensor:
+        """RoPE as complex factors, complex64 [B, steps, 1, 32]."""
+        positions = frames[:, None] * self.spec.rate + torch.arange(steps, device=frames.device)
+        angles = positions[:, :, None].to(torch.float64) * self._frequencies
+        return torch.complex(angles.cos().float(), angles.sin().float())[:, :, None]
+
+    def _mask(self, frames: Tensor, chunk: int) -> Tensor:
+        """Additive float mask [T, B * heads or heads, block_queries, block_keys]: inside the window and not before
+        the start."""
+        behind = frames[None, :] + torch.arange(chunk, device=frames.device)[:, None]
+        first = self.history_steps - behind * self.spec.rate
+        seen = self._in_window & (self._key_index >= first[:, :, None, None])
+        mask = torch.where(seen, self._let_in, self._shut_out)[:, :, None]
+        mask = mask.expand(-1, -1, self.spec.heads, -1, -1)
+        return mask.reshape(chunk, -1, self.block_queries, self.block_keys)
+
+    def _attend(self, qkv: Tensor, turn: Tensor, mask: Tensor, slots: Tensor, past: Tensor) -> Tensor:
+        """``qkv`` [padded rows, 3 * width] -> mixed values [padded rows, width]; ``past`` [2, slots, heads, history,
+        64] moves on."""
+        rate, heads, kept = self.spec.rate, self.spec.heads, self.history_steps
+        batch, steps = turn.shape[:2]
+        rows, chunk = batch * steps, steps // rate
+        q, k, v = qkv[:rows].view(batch, steps, 3, heads, HEAD_DIM).unbind(2)
+
+        timeline = qkv.new_empty(2, batch, heads, kept + steps, HEAD_DIM)
+        timeline[:, :, :, :kept] = past.index_select(1, slots)
+        new_keys, new_values = timeline[:, :, :, kept:].transpose(2, 3)  # each [B, steps, heads, 64]
+        torch.mul(_pairs(k), turn, out=_pairs(new_keys))
+        new_values.copy_(v)
+        past.index_copy_(1, slots, timeline[:, :, :, steps:])
+
+        queries = qkv.new_zeros(chunk, batch, heads, self.block_queries, HEAD_DIM)
+        own = queries[:, :, :, :rate].permute(1, 0, 3, 2, 4)  # [B, T, rate, heads, 64]
+        by_frame = (batch, chunk, rate, heads, HEAD_DIM // 2)
+        torch.mul(_pairs(q).view(by_frame), turn.view(batch, chunk, rate, 1, -1), out=_pairs(own))
+
+        blocks = (chunk, batch * heads, self.block_keys, HEAD_DIM)
+        strides = (rate * HEAD_DIM, (kept + steps) * HEAD_DIM, HEAD_DIM, 1)
+        mixed = F.scaled_dot_product_attention(
+            queries.view(chunk, batch * heads, self.block_queries, HEAD_DIM),
+            timeline[0].as_strided(blocks, strides),
+            timeline[1].as_strided(blocks, strides),
+            attn_mask=mask,
+        )
+        flat = qkv.new_zeros(qkv.shape[0], self.spec.width)
+        mixed = mixed.view(chunk, batch, heads, self.block_queries, HEAD_DIM)[:, :, :, :rate]
+        flat[:rows].view(batch, chunk, rate, heads, HEAD_DIM).copy_(mixed.permute(1, 0, 3, 2, 4))
+        return flat
+
+
+def _pairs(x: Tensor) -> Tensor:
+    """[..., 64] seen as 32 complex numbers: the interleaved pairs of RoPE."""
+    return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))

@@ -1,0 +1,173 @@
+"""The streaming vocoder: chunks of many streams in, their samples out, the same bits for every chunking and every load.
+
+What holds and why:
+
+* T is exact. Streams of one step have the same T; nothing is ever padded in time, because padding would move the state.
+* B is constant: a step always runs ``step_streams`` streams, the missing ones on scratch slots. So the shape of a
+  step depends on T alone, and by construction load, slot number and neighbours reach no kernel's shape; a stream's
+  rows are computed from its own rows and state only.
+* Chunked equals whole, and a stream's place in the bucket does not matter: by construction in attention, by
+  measurement in the matrix products (see backends/models/causal_transformer.py).
+  :meth:`StreamingVocoder.measure_exactness` measures it on the machine at hand.
+
+:meth:`StreamingVocoder.step` is written for a CUDA graph around it (not yet captured on a GPU): slots and resets are
+tensors, no shape comes from data, nothing synchronises with the host, and the state it writes never moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from backends.errors import Internal, InvalidArgument, VoxstageError
+from backends.vocoder.state import CausalCodec, SlotState
+
+# On a CPU the matrix products of one stream's chunk already fill the cores: a larger bucket only pays for scratch slots
+# (benchmarks/vocoder_cpu.py). A GPU wants more.
+CPU_STEP_STREAMS = 1
+
+
+class StreamingVocoder:
+    """Decodes up to ``step_streams`` streams a step on ``slots`` slots. One thread owns it; it takes no locks.
+
+    Chunks longer than ``max_step_frames`` run as several steps. ``hop`` samples a frame at ``sampling_rate`` Hz.
+    """
+
+    def __init__(
+        self, codec: CausalCodec, step_streams: int = CPU_STEP_STREAMS, slots: int = 64, max_step_frames: int = 50
+    ) -> None:
+        if step_streams < 1:
+            raise ValueError(f"step_streams: {step_streams} is below 1")
+        if max_step_frames < 1:
+            raise ValueError(f"max_step_frames: {max_step_frames} is below 1")
+        self.codec = codec
+        self.step_streams, self.max_step_frames = step_streams, max_step_frames
+        self.hop, self.sampling_rate = codec.hop, codec.sampling_rate
+        with torch.inference_mode():
+            self.state = SlotState(codec, slots, step_streams)
+
+    def open(self) -> int:
+        """A slot for a new stream. Unavailable when all are taken."""
+        return self.state.open()
+
+    def close(self, slot: int) -> None:
+        """End a stream; nothing of it reaches the slot's next owner. Internal when the slot is not open."""
+        self.state.close(slot)
+
+    def check_codes(self, codes: Tensor) -> None:
+        """InvalidArgument unless ``codes`` [T, codebooks] holds integers that the codec knows."""
+        self.codec.check_codes(codes)
+
+    @torch.inference_mode()
+    def decode(self, slots: Sequence[int], codes: Tensor) -> Tensor:
+        """The next T frames of b streams, b <= step_streams.
+
+        ``slots``: b different open slots; ``codes``: integers [b, T, codebooks] -> float32 [b, T * hop], full scale
+        1.0, not clipped. T = 0 gives [b, 0]. Everything is checked before any state moves: InvalidArgument for codes
+        out of range (all b streams are refused together; :meth:`decode_each` keeps peers apart), Internal for slots
+        that are not open or named twice.
+        """
+        self._check_slots(slots)
+        if codes.ndim != 3 or codes.shape[0] != len(slots):
+            raise InvalidArgument(
+                "codes", f"shape {list(codes.shape)} is not [{len(slots)}, frames, {self.codec.codebooks}]"
+            )
+        self.check_codes(codes.flatten(0, 1))
+        return self._run(list(slots), codes)
+
+    @torch.inference_mode()
+    def decode_each(self, chunks: Sequence[tuple[int, Tensor]]) -> list[Tensor | VoxstageError]:
+        """Like :meth:`decode` for any number of (slot, codes [T, codebooks]), T free; one result a chunk, in order.
+
+        Chunks of equal T share steps. A bad chunk gets its own error and leaves its stream's state and all peers as
+        they were. A step that breaks gives Internal to the streams of that step; close them, their state is lost.
+        """
+        results: list[Tensor | VoxstageError] = [Internal("the chunk was not decoded")] * len(chunks)
+        groups: dict[int, list[int]] = {}
+        taken: set[int] = set()
+        for i, (slot, codes) in enumerate(chunks):
+            try:
+                self.state.check_open(slot)
+                if slot in taken:
+                    raise Internal(f"slot: {slot} has two chunks in one call")
+                self.check_codes(codes)
+            except VoxstageError as error:
+                results[i] = error
+                continue
+            taken.add(slot)
+            groups.setdefault(codes.shape[0], []).append(i)
+        for members in groups.values():
+            for at in range(0, len(members), self.step_streams):
+                step = members[at : at + self.step_streams]
+                try:
+                    audio = self._run([chunks[i][0] for i in step], torch.stack([chunks[i][1] for i in step]))
+                except RuntimeError as error:
+                    for i in step:
+                        results[i] = Internal(f"vocoder step failed: {error}")
+                else:
+                    for i, result in zip(step, audio, strict=True):
+                        results[i] = result
+        return results
+
+    @torch.inference_mode()
+    def decode_whole(self, codes: Tensor) -> Tensor:
+        """Codes [T, codebooks] of a whole stream -> float32 [T * hop], at the same bucket. Needs no slot."""
+        self.check_codes(codes)
+        return self._run([self.state.scratch[0]], codes[None])[0]
+
+    @torch.inference_mode()
+    def measure_exactness(self, chunks: Sequence[int] = (1, 2, 3, 4, 5, 8, 16, 25, 50), frames: int = 100) -> float:
+        """The largest difference of chunked against whole decode of random codes, full scale 1.0; 0.0 means bit for
+        bit.
+
+        Run it at start-up to know what this machine's libraries do: a fraction of a second a chunk size with the
+        small voice.
+        """
+        generator = torch.Generator().manual_seed(0)
+        codes = torch.randint(self.codec.entries, (frames, self.codec.codebooks), generator=generator)
+        whole = self.decode_whole(codes)
+        worst = 0.0
+        for size in chunks:
+            slot = self.open()
+            pieces = [self.decode([slot], piece[None])[0] for piece in torch.split(codes, size)]
+            self.close(slot)
+            worst = max(worst, float((torch.cat(pieces) - whole).abs().max()))
+        return worst
+
+    def step(self, codes: Tensor, slots: Tensor, reset: Tensor) -> Tensor:
+        """One step at full shape: ``codes`` int64 [step_streams, T, codebooks], ``slots`` int64 and ``reset`` bool
+        [step_streams], all on the codec's device, slots all different -> float32 [step_streams, T * hop]. A reset
+        stream starts from frame 0."""
+        frames = self.state.frames.index_select(0, slots).masked_fill(reset, 0)
+        audio = self.codec.step(codes, frames, slots, self.state.tensors)
+        self.state.frames.index_copy_(0, slots, frames + codes.shape[1])
+        return audio
+
+    def _run(self, slots: list[int], codes: Tensor) -> Tensor:
+        """Fill the bucket with scratch slots (code 0) and run as many steps as T needs."""
+        used, total = codes.shape[:2]
+        if not total:
+            return torch.zeros(used, 0, device=self.codec.device)
+        places = slots + [place for place in self.state.scratch if place not in slots][: self.step_streams - used]
+        full = codes.new_zeros(self.step_streams, total, self.codec.codebooks, dtype=torch.int64, device="cpu")
+        full[:used] = codes
+        full = full.to(self.codec.device)
+        where = torch.tensor(places, device=self.codec.device)
+        reset = torch.tensor([self.state.is_fresh(place) for place in places], device=self.codec.device)
+        pieces = []
+        for start in range(0, total, self.max_step_frames):
+            pieces.append(self.step(full[:, start : start + self.max_step_frames], where, reset)[:used])
+            reset = torch.zeros_like(reset)
+        for slot in slots:
+            self.state.started(slot)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+    def _check_slots(self, slots: Sequence[int]) -> None:
+        if not 1 <= len(slots) <= self.step_streams:
+            raise Internal(f"slots: {len(slots)} streams do not fit a step of 1 to {self.step_streams}")
+        if len(set(slots)) != len(slots):
+            raise Internal(f"slots: {list(slots)} names a slot twice")
+        for slot in slots:
+            self.state.check_open(slot)
