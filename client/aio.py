@@ -69,7 +69,7 @@ class AsyncSpeechClient:
             await triton.close()
 
     def stream(self, text: str | bytes | SpeechRequest, **params: Any) -> SpeechStream:
-        """Speak ``text``; the parameters are the fields of SpeechRequest. Returns at once, sends at the first ``anext``.
+        """Speak ``text``; the parameters are the fields of SpeechRequest. The request goes out at the first ``anext``.
 
         Raises InvalidArgument at once for a value that cannot be sent. Iterating raises InvalidArgument, Unavailable,
         Cancelled or ServerError (the server's answer), ConnectionFailed, StreamTimeout, or StreamBroken.

@@ -9,6 +9,7 @@ import grpc
 from tritonclient.utils import InferenceServerException
 
 from client.errors import SpeechError, sentence
+from client.stream import no_server
 
 if TYPE_CHECKING:
     from tritonclient.grpc.aio import InferenceServerClient
@@ -83,5 +84,5 @@ def _call_problem(url: str, error: InferenceServerException, seconds: float) -> 
     if status == str(grpc.StatusCode.DEADLINE_EXCEEDED):
         return f"The server at {url} did not answer within {seconds:g} s."
     if status == str(grpc.StatusCode.UNAVAILABLE):
-        return f"No Triton server answers at {url} ({details})."
+        return str(no_server(url, details))
     return sentence(f"The server at {url} refused a health question ({status}: {details})")

@@ -53,7 +53,7 @@ def measure(started_at: float, arrivals: Sequence[float], samples: Sequence[int]
         raise ValueError(f"{len(arrivals)} arrivals and {len(samples)} lengths: there must be one length an arrival")
     if sample_rate <= 0 and any(samples):
         raise ValueError(f"sample_rate is {sample_rate}; it must be above 0")
-    heard = [(at, n / sample_rate) for at, n in zip(arrivals, samples) if n > 0]
+    heard = [(at, n / sample_rate) for at, n in zip(arrivals, samples, strict=True) if n > 0]
     if not arrivals:
         return Playback(0, math.nan, (), 0.0, 0.0, 0.0)
     first = heard[0][0] if heard else arrivals[0]
@@ -64,7 +64,7 @@ def measure(started_at: float, arrivals: Sequence[float], samples: Sequence[int]
     return Playback(
         chunks=len(arrivals),
         first_chunk_s=first - started_at,
-        gaps_s=tuple(later[0] - earlier[0] for earlier, later in zip(heard, heard[1:])),
+        gaps_s=tuple(later[0] - earlier[0] for earlier, later in zip(heard, heard[1:], strict=False)),
         audio_s=played,
         total_s=arrivals[-1] - started_at,
         underrun_s=late,

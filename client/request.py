@@ -14,7 +14,7 @@ from tritonclient.utils import np_to_triton_dtype
 from client.errors import InvalidArgument
 
 FORMATS = ("f32", "s16")
-INTEGERS = {
+INTEGERS: dict[str, type[np.signedinteger]] = {
     "seed": np.int64,
     "top_k": np.int32,
     "max_frames": np.int32,
@@ -34,11 +34,11 @@ class SpeechRequest:
     top_p               0 < top_p ≤ 1
     top_k               0 is off
     max_frames          the most frames to say
-    format              ``f32`` or ``s16``: what the server sends (``b64`` is for generate_stream over HTTP, not for gRPC)
+    format              ``f32`` or ``s16``: what the server sends (``b64`` is for generate_stream over HTTP)
     first_chunk_frames  frames in the first chunk
     chunk_frames        frames in the later chunks
-    extra               more inputs by name: an array is sent as it is; str and bytes become BYTES, bool BOOL, int INT64,
-                        float FP32, each of shape [1]
+    extra               more inputs by name: an array is sent as it is; str and bytes become BYTES, bool BOOL,
+                        int INT64, float FP32, each of shape [1]
 
     Limits are the server's to know, so values go out unchecked. Only what cannot be put into a tensor at all (a wrong
     type, a number too large for it) is refused here, with the same ``InvalidArgument`` that the server's answer gives.

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -104,7 +105,7 @@ class SpeechStream:
             # The task holds the queue but not this object, so that dropping this object is noticed and cancels it.
             self._task = self._loop.create_task(_read(self._open_call, self._deadlines, self._address, self._queue))
             # A task that is cancelled before its first step never runs its own ending.
-            self._task.add_done_callback(lambda task, queue=self._queue: queue.put_nowait(_closed()))
+            self._task.add_done_callback(partial(_put_closed, self._queue))
 
     def __del__(self) -> None:
         self.cancel()
@@ -254,11 +255,17 @@ def from_rpc_error(error: grpc.RpcError, address: str, chunks: int = 0) -> Speec
 
 
 def no_server(address: str, details: str) -> ConnectionFailed:
+    """The error for an address where nothing listens. gRPC nests its reasons; the innermost says it."""
+    reason = details.rpartition("remote host: ")[2].strip() or details
     return ConnectionFailed(
-        f"No Triton server answers at {address} ({details}). Start one with `python serve.py`, "
+        f"No Triton server answers at {address} ({reason}). Start one with `python serve.py`, "
         "or give the address of its gRPC port",
         detail=details,
     )
+
+
+def _put_closed(queue: asyncio.Queue[AudioChunk | BaseException | None], task: asyncio.Task[None]) -> None:
+    queue.put_nowait(_closed())
 
 
 def _closed() -> Cancelled:
