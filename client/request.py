@@ -38,7 +38,8 @@ class SpeechRequest:
     first_chunk_frames  frames in the first chunk
     chunk_frames        frames in the later chunks
     extra               more inputs by name: an array is sent as it is; str and bytes become BYTES, bool BOOL,
-                        int INT64, float FP32, each of shape [1]
+                        int INT64, float FP32, each of shape [1]. A name from above replaces that field, so that
+                        a test can send a wrong type; None leaves the field out
 
     Limits are the server's to know, so values go out unchecked. Only what cannot be put into a tensor at all (a wrong
     type, a number too large for it) is refused here, with the same ``InvalidArgument`` that the server's answer gives.
@@ -68,7 +69,8 @@ class SpeechRequest:
             value = getattr(self, name)
             if value is not None:
                 tensors.append(_input(name, _float(name, value)))
-        tensors.extend(_extra_input(name, value) for name, value in self.extra.items())
+        tensors = [tensor for tensor in tensors if tensor.name() not in self.extra]
+        tensors.extend(_extra_input(name, value) for name, value in self.extra.items() if value is not None)
         return tensors
 
 

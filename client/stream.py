@@ -175,6 +175,10 @@ async def _next_chunk(call: Any, chunks: int, deadlines: Deadlines) -> AudioChun
             "check it with `python -m client health`, or allow a longer timeout"
         ) from None
     except StopAsyncIteration:
+        if chunks == 0:
+            raise StreamBroken(
+                "The server ended the stream without any answer. An input may be missing; else its log says more"
+            ) from None
         raise StreamBroken(
             f"The server ended the stream after {count(chunks, 'chunk')} without a last chunk. "
             "The audio is incomplete; send the request again"

@@ -98,6 +98,11 @@ def test_extra_inputs() -> None:
     assert sent["rows"][:2] == ("INT32", [2, 3])
 
 
+def test_extra_inputs_replace_or_leave_out_fields() -> None:
+    sent = tensors(SpeechRequest("Hi.", seed=1, extra={"seed": 1.5, "text": None, "format": "mp3"}))
+    assert sent == {"seed": ("FP32", [1], struct.pack("<f", 1.5)), "format": ("BYTES", [1], b"\x03\0\0\0mp3")}
+
+
 def test_keyword_parameters_make_a_request() -> None:
     assert make_request("Hi.", {"seed": 1}) == SpeechRequest("Hi.", seed=1)
     assert make_request(SpeechRequest("Hi.", seed=1), {"top_k": 5}) == SpeechRequest("Hi.", seed=1, top_k=5)
