@@ -166,4 +166,11 @@ def _wait(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
 
 
 def _close(client: AsyncSpeechClient, loop: asyncio.AbstractEventLoop) -> None:
-    _wait(client.aclose(), loop)
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:  # the garbage collector ran in the loop's own thread: waiting for it here would wait for ever
+        loop.create_task(client.aclose())
+    else:
+        _wait(client.aclose(), loop)
