@@ -1,0 +1,44 @@
+"""``python -m client``: speak and health. Messages go to stderr; exit codes are in each command's help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from client.commands import health, speak
+from client.errors import InvalidArgument, SpeechError
+
+INTERRUPTED = 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m client", description="Talks to a Voxstage server.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (speak, health):
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except InvalidArgument as error:
+        print(error, file=sys.stderr)
+        return 2
+    except SpeechError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f" to {error.filename}" if error.filename else ""
+        print(f"The audio could not be written{where}: {error.strerror or error}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted; the request was cancelled.", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

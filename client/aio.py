@@ -1,0 +1,124 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+
+from client.errors import ClientClosed, InvalidArgument
+from client.health import Health, check
+from client.request import SpeechRequest, make_request
+from client.speech import Speech, gather
+from client.stream import Deadlines, SpeechStream
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+
+
+class AsyncSpeechClient:
+    """Streams speech from a Voxstage server over one gRPC channel. Belongs to one event loop.
+
+    url                  host and gRPC port
+    model                name of the ensemble
+    chunk_timeout        seconds to wait for every chunk after the first
+    first_chunk_timeout  seconds to wait for the first chunk, waiting in the server's queue included
+
+    Streams of one client are independent: each has a gRPC call of its own, and ending one leaves the others alone.
+
+        async with AsyncSpeechClient() as client:
+            async for chunk in client.stream("Hello.", seed=7):
+                play(chunk.audio)
+    """
+
+    def __init__(
+        self,
+        url: str = "localhost:8001",
+        *,
+        model: str = "tts",
+        chunk_timeout: float = 10.0,
+        first_chunk_timeout: float = 60.0,
+    ) -> None:
+        for name, seconds in (("chunk_timeout", chunk_timeout), ("first_chunk_timeout", first_chunk_timeout)):
+            if not seconds > 0:
+                raise InvalidArgument(f"{seconds} is not a time to wait; give seconds above 0", field=name)
+        if "://" in url:
+            raise InvalidArgument(f"{url!r} has a scheme; give host:port of the gRPC port", field="url")
+        self.url = url
+        self.model = model
+        self.deadlines = Deadlines(first_chunk_timeout, chunk_timeout)
+        self._triton: InferenceServerClient | None = None
+        self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
+        self._closed = False
+
+    async def __aenter__(self) -> AsyncSpeechClient:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel every stream, then close the channel. May be called more than once."""
+        self._closed = True
+        await asyncio.gather(*(stream.aclose() for stream in list(self._streams)))
+        triton, self._triton = self._triton, None
+        if triton is not None:
+            await triton.close()
+
+    def stream(self, text: str | bytes | SpeechRequest, **params: Any) -> SpeechStream:
+        """Speak ``text``; the parameters are the fields of SpeechRequest. The request goes out at the first ``anext``.
+
+        Raises InvalidArgument at once for a value that cannot be sent. Iterating raises InvalidArgument, Unavailable,
+        Cancelled or ServerError (the server's answer), ConnectionFailed, StreamTimeout, or StreamBroken.
+        """
+        if self._closed:
+            raise ClientClosed("This client was closed; make a new one")
+        inputs = make_request(text, params).inputs()
+        stream = SpeechStream(lambda: self._open(inputs), self.deadlines, self.url)
+        self._streams.add(stream)
+        return stream
+
+    async def synthesize(self, text: str | bytes | SpeechRequest, **params: Any) -> Speech:
+        """Speak ``text`` and wait for all of it. Errors as in ``stream``."""
+        async with self.stream(text, **params) as stream:
+            return gather([chunk async for chunk in stream], stream.started_at)
+
+    async def health(self) -> Health:
+        """Ask the server and speak a canary. Never raises for a server that is ill: the answer says what is wrong."""
+        if self._closed:
+            raise ClientClosed("This client was closed; make a new one")
+        return await check(self, self._connect())
+
+    def _connect(self) -> InferenceServerClient:
+        """The Triton client. Made late: a grpc.aio channel belongs to the loop that runs when it is made."""
+        if self._closed:
+            raise ClientClosed("This client was closed; make a new one")
+        if self._triton is None:
+            self._triton = InferenceServerClient(self.url, channel_args=_channel_args(self.url))
+        return self._triton
+
+    def _open(self, inputs: list[InferInput]) -> Any:
+        return self._connect().stream_infer(_one_request(self.model, inputs))
+
+
+async def _one_request(model: str, inputs: list[InferInput]) -> AsyncIterator[dict[str, Any]]:
+    # One request, then the sending half of the call closes. The server ends the call when that request is done,
+    # which is how a stream without a last chunk shows (the asyncio stream_infer has no enable_empty_final_response).
+    yield {"model_name": model, "inputs": inputs}
+
+
+def _channel_args(url: str) -> list[tuple[str, int]]:
+    args = [
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        # A server that restarts is found again within a second, not after gRPC's usual two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+    host = url.rpartition(":")[0].strip("[]")
+    if host in ("localhost", "::1") or host.startswith("127."):
+        args.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach our own loopback
+    return args

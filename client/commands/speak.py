@@ -1,0 +1,140 @@
+"""``python -m client speak``: text to a WAV file, to raw PCM on stdout, to the loudspeaker, while it is spoken."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from client.chunk import AudioChunk
+from client.commands.options import add_server, timeouts
+from client.errors import InvalidArgument
+from client.player import Player, find_player
+from client.progress import Progress, summary, table
+from client.request import SpeechRequest
+from client.speech import timings
+from client.sync import SpeechClient
+from client.wav import RawWriter, WavWriter
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "speak",
+        help="say a text",
+        description="Says a text and writes the audio while it arrives.",
+        epilog="Exit code: 0 spoken, 1 the server or the stream failed, 2 wrong usage or a value that the server "
+        "refused, 130 interrupted.",
+    )
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="what to say; absent or -: read from stdin")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; -: raw 16-bit mono PCM to stdout")
+    parser.add_argument("--play", action="store_true", help="play it with ffplay, aplay, paplay or play")
+    parser.add_argument("--seed", type=int, metavar="N", help="0 and above; the same seed gives the same audio")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    parser.add_argument("--top-p", type=float, metavar="P", help="above 0, up to 1")
+    parser.add_argument("--top-k", type=int, metavar="K", help="0 is off")
+    parser.add_argument("--max-frames", type=int, metavar="N", help="the most frames to say")
+    parser.add_argument("--first-chunk-frames", type=int, metavar="N", help="frames in the first chunk")
+    parser.add_argument("--chunk-frames", type=int, metavar="N", help="frames in the later chunks")
+    add_server(parser)
+    parser.set_defaults(run=run)
+
+
+class Sink(Protocol):
+    def write(self, audio: np.ndarray) -> None: ...
+    def close(self) -> None: ...
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.output is None and not args.play:
+        raise InvalidArgument("there is nowhere to put the audio; give -o FILE, -o - or --play", field="--output")
+    if args.output not in (None, "-"):
+        _check_writable(Path(args.output))
+    player = find_player() if args.play else None
+    request = SpeechRequest(
+        _text(args.text),
+        seed=args.seed,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        max_frames=args.max_frames,
+        format="s16",
+        first_chunk_frames=args.first_chunk_frames,
+        chunk_frames=args.chunk_frames,
+    )
+    try:
+        return _speak(request, args, player)
+    except BrokenPipeError:  # who read our stdout has had enough; the stream is cancelled by now
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None) -> int:
+    chunks: list[AudioChunk] = []
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(SpeechClient(args.url, model=args.model, **timeouts(args)))
+        stream = stack.enter_context(client.stream(request))
+        progress = Progress(stream.started_at)
+        stack.callback(progress.close)
+        sinks: list[Sink] = []
+        for chunk in stream:
+            if not chunks:
+                # Only now: a request that fails leaves an older file alone, and the sample rate is the server's.
+                sinks = _open_sinks(args.output, player, chunk.sample_rate, stack)
+            for sink in sinks:
+                sink.write(chunk.audio)
+            chunks.append(chunk)
+            progress.update(chunk)
+        for sink in sinks:
+            sink.close()
+    _say(table(summary(timings(chunks, stream.started_at))))
+    if chunks[-1].finish_reason == "length":
+        _say("The speech stopped at the limit of frames, so the end of the text may be missing. Raise --max-frames.")
+    if chunks[-1].finish_reason == "cancelled":
+        _say("The server cancelled the stream, so the audio is incomplete.")
+        return 1
+    if args.output not in (None, "-"):
+        _say(f"Wrote {args.output}.")
+    return 0
+
+
+def _open_sinks(output: str | None, player: str | None, rate: int, stack: contextlib.ExitStack) -> list[Sink]:
+    sinks: list[Sink] = []
+    if output == "-":
+        _say(f"Raw PCM on stdout: 16-bit little-endian, mono, {rate} samples a second.")
+        sinks.append(RawWriter(sys.stdout.buffer))
+    elif output is not None:
+        sinks.append(stack.enter_context(WavWriter(output, rate)))
+    if player is not None:
+        playing = Player(player, rate)
+        stack.callback(playing.stop)
+        sinks.append(playing)
+    return sinks
+
+
+def _text(argument: str | None) -> bytes:
+    """The text as bytes. Nothing is decoded: what is not UTF-8 is for the server to refuse."""
+    if argument is not None and argument != "-":
+        return os.fsencode(argument)
+    if sys.stdin.isatty():
+        _say("Type the text, then Ctrl-D.")
+    text = sys.stdin.buffer.read()
+    return text[: -len(b"\n")] if text.endswith(b"\n") else text
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse what cannot become a file before the server is put to work."""
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; give the name of a file", field="--output")
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"the folder {path.parent} does not exist; create it first", field="--output")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidArgument(f"{path} cannot be written; choose another place", field="--output")
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,48 @@
+"""A whole utterance, gathered from the chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from client.chunk import AudioChunk
+from client.playback import Playback, measure
+
+
+@dataclass(frozen=True)
+class Speech:
+    """All audio of one request.
+
+    audio          [n] float32 or int16, mono, as the request's ``format`` asked
+    sample_rate    samples a second
+    finish_reason  ``stop``, ``length`` (cut at max_frames) or ``cancelled``
+    timings        see ``Playback``
+    """
+
+    audio: np.ndarray
+    sample_rate: int
+    finish_reason: str
+    timings: Playback
+
+    @property
+    def seconds(self) -> float:
+        """Length of the audio in seconds."""
+        return len(self.audio) / self.sample_rate
+
+
+def gather(chunks: Sequence[AudioChunk], started_at: float) -> Speech:
+    """Join the chunks of one finished stream, which has at least its last chunk."""
+    return Speech(
+        audio=np.concatenate([chunk.audio for chunk in chunks]),
+        sample_rate=chunks[-1].sample_rate,
+        finish_reason=chunks[-1].finish_reason,
+        timings=timings(chunks, started_at),
+    )
+
+
+def timings(chunks: Sequence[AudioChunk], started_at: float) -> Playback:
+    """Timings of the chunks received so far."""
+    rate = chunks[0].sample_rate if chunks else 0
+    return measure(started_at, [c.received_at for c in chunks], [len(c.audio) for c in chunks], rate)

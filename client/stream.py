@@ -1,0 +1,276 @@
+"""One stream of speech: a gRPC call of its own, read in the background, handed out chunk by chunk.
+
+Why a call a request: Triton cancels all requests of a gRPC stream together. Calls share the channel, so this costs
+no connection. Why read in the background: a consumer that is slow (a player, a disk) then changes neither the arrival
+times nor the deadline between chunks. What is buffered is at most one utterance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import InferResult
+
+from client.chunk import AudioChunk
+from client.errors import (
+    Cancelled,
+    ConnectionFailed,
+    ServerError,
+    SpeechError,
+    StreamBroken,
+    StreamTimeout,
+    broken_by_server,
+    count,
+    from_message,
+)
+
+# How long to wait for the server to close a call after its last response. Cancelling a request that is about to end
+# by itself could still count as a cancel inside the server.
+END_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds to wait for the first chunk, and for every later one."""
+
+    first_chunk: float
+    chunk: float
+
+
+class SpeechStream:
+    """An asynchronous iterator of AudioChunk. The request goes out at the first ``anext``, or at ``async with``.
+
+    The request is cancelled on the server by ``aclose()``, by leaving ``async with``, by breaking out of ``async for``
+    and by dropping the object. A stream that was closed from elsewhere raises Cancelled: it never just ends early.
+    """
+
+    def __init__(self, open_call: Callable[[], Any], deadlines: Deadlines, address: str) -> None:
+        self._open_call = open_call
+        self._deadlines = deadlines
+        self._address = address
+        self._queue: asyncio.Queue[AudioChunk | BaseException | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: BaseException | None = None
+        self._ended = False
+        self.started_at = time.monotonic()
+
+    async def __aenter__(self) -> SpeechStream:
+        self._start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> AsyncIterator[AudioChunk]:
+        return _Loop(self)
+
+    async def __anext__(self) -> AudioChunk:
+        self._start()
+        if not self._ended:
+            item = await self._queue.get()
+            if isinstance(item, AudioChunk):
+                return item
+            self._ended, self._end = True, item
+        if self._end is None:
+            raise StopAsyncIteration
+        raise self._end
+
+    def cancel(self) -> None:
+        """Cancel the request without waiting. Does nothing when the stream has ended. Safe from any thread."""
+        if self._task is None:
+            if not self._ended:
+                self._ended, self._end = True, _closed()
+        elif not self._task.done() and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def aclose(self) -> None:
+        """Cancel the request and wait until the call is over."""
+        self.cancel()
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        if self._task is None and not self._ended:
+            self.started_at = time.monotonic()
+            self._loop = asyncio.get_running_loop()
+            # The task holds the queue but not this object, so that dropping this object is noticed and cancels it.
+            self._task = self._loop.create_task(_read(self._open_call, self._deadlines, self._address, self._queue))
+            # A task that is cancelled before its first step never runs its own ending.
+            self._task.add_done_callback(partial(_put_closed, self._queue))
+
+    def __del__(self) -> None:
+        self.cancel()
+
+
+class _Loop:
+    """What ``async for`` holds, and nothing else does: its end is the end of the loop, by ``break`` or otherwise."""
+
+    def __init__(self, stream: SpeechStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> _Loop:
+        return self
+
+    async def __anext__(self) -> AudioChunk:
+        try:
+            return await self._stream.__anext__()
+        except BaseException:  # a cancelled task keeps this frame, and so this object, alive in its traceback
+            self._stream.cancel()
+            raise
+
+    def __del__(self) -> None:
+        self._stream.cancel()
+
+
+async def _read(
+    open_call: Callable[[], Any],
+    deadlines: Deadlines,
+    address: str,
+    queue: asyncio.Queue[AudioChunk | BaseException | None],
+) -> None:
+    """Read one call to its end into ``queue``: chunks, then None (all is well) or the error to raise."""
+    call: Any = None
+    chunks = 0
+    end: BaseException | None = None
+    try:
+        call = open_call()
+        final = False
+        while not final:
+            chunk = await _next_chunk(call, chunks, deadlines)
+            final = chunk.final
+            if final:
+                await _expect_end(call, chunks + 1)
+            queue.put_nowait(chunk)
+            chunks += 1
+    except asyncio.CancelledError:
+        end = _closed()
+    except grpc.aio.AioRpcError as error:
+        end = from_rpc_error(error, address, chunks)
+    except Exception as error:  # a fault of the client itself must reach the consumer, not the loop's log
+        end = error
+    finally:
+        if call is not None:
+            call.cancel()  # tells the server when it is still at work, does nothing otherwise
+        queue.put_nowait(end)
+
+
+async def _next_chunk(call: Any, chunks: int, deadlines: Deadlines) -> AudioChunk:
+    """The next chunk of the call, checked against its place in the stream."""
+    seconds = deadlines.chunk if chunks else deadlines.first_chunk
+    try:
+        result, error = await asyncio.wait_for(call.__anext__(), seconds)
+    except asyncio.TimeoutError:
+        which = f"No chunk followed {count(chunks, 'chunk')}" if chunks else "No first chunk came"
+        raise StreamTimeout(
+            f"{which} within {seconds:g} s, and the request was cancelled. The server is stuck or overloaded; "
+            "check it with `python -m client health`, or allow a longer timeout"
+        ) from None
+    except StopAsyncIteration:
+        if chunks == 0:
+            raise StreamBroken(
+                "The server ended the stream without any answer. An input may be missing; else its log says more"
+            ) from None
+        raise StreamBroken(
+            f"The server ended the stream after {count(chunks, 'chunk')} without a last chunk. "
+            "The audio is incomplete; send the request again"
+        ) from None
+    received_at = time.monotonic()
+    if error is not None:
+        message = str(error.message())
+        await _end_of(call)
+        raise broken_by_server(message, chunks) if chunks else from_message(message)
+    chunk, reason = read_chunk(result, received_at)
+    if chunk.index != chunks:
+        raise StreamBroken(
+            f"Chunk {chunk.index} arrived where chunk {chunks} was due. Audio is missing or out of order; "
+            "send the request again"
+        )
+    if chunk.finish_reason == "error":
+        await _end_of(call)
+        raise broken_by_server(reason, chunks)
+    return chunk
+
+
+async def _expect_end(call: Any, chunks: int) -> None:
+    if await _end_of(call):
+        raise StreamBroken(f"The server sent more after the last of {count(chunks, 'chunk')}. This is a server fault")
+
+
+async def _end_of(call: Any) -> bool:
+    """Wait for the server to close the call. True when something came instead."""
+    try:
+        await asyncio.wait_for(call.__anext__(), END_GRACE_S)
+    except (StopAsyncIteration, asyncio.TimeoutError, grpc.aio.AioRpcError):
+        return False
+    return True
+
+
+def read_chunk(result: InferResult, received_at: float) -> tuple[AudioChunk, str]:
+    """The chunk in a response, and the text of its ``error`` output. Raises ServerError when an output is missing."""
+    chunk = AudioChunk(
+        audio=_output(result, "audio").reshape(-1),
+        sample_rate=int(_output(result, "sample_rate").reshape(-1)[0]),
+        index=int(_output(result, "chunk_index").reshape(-1)[0]),
+        final=bool(_output(result, "final").reshape(-1)[0]),
+        finish_reason=_text(result, "finish_reason"),
+        received_at=received_at,
+    )
+    if chunk.audio.dtype not in (np.float32, np.int16):
+        raise ServerError(f"The server sent audio of dtype {chunk.audio.dtype}; this client reads float32 and int16")
+    return chunk, _text(result, "error")
+
+
+def _output(result: InferResult, name: str) -> np.ndarray:
+    array = result.as_numpy(name)
+    if array is None:
+        raise ServerError(f"The response has no output {name!r}. Is the model really a Voxstage ensemble?")
+    return array
+
+
+def _text(result: InferResult, name: str) -> str:
+    value = _output(result, name).reshape(-1)[0]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def from_rpc_error(error: grpc.RpcError, address: str, chunks: int = 0) -> SpeechError:
+    """The typed error for a call that gRPC itself ended, after ``chunks`` good chunks."""
+    code, details = error.code(), error.details() or "no details"
+    if chunks:
+        return StreamBroken(
+            f"The connection to {address} broke after {count(chunks, 'chunk')} ({code.name}: {details}). "
+            "The audio is incomplete; send the request again"
+        )
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return no_server(address, details)
+    if code == grpc.StatusCode.CANCELLED:
+        return Cancelled(f"The server at {address} cancelled the request ({details})", detail=details)
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
+        return from_message(f"INVALID_ARG {details}")
+    return ServerError(f"The call to {address} failed ({code.name}: {details})", detail=details)
+
+
+def no_server(address: str, details: str) -> ConnectionFailed:
+    """The error for an address where nothing listens. gRPC nests its reasons; the innermost says it."""
+    reason = details.rpartition("remote host: ")[2].strip() or details
+    return ConnectionFailed(
+        f"No Triton server answers at {address} ({reason}). Start one with `python serve.py`, "
+        "or give the address of its gRPC port",
+        detail=details,
+    )
+
+
+def _put_closed(queue: asyncio.Queue[AudioChunk | BaseException | None], task: asyncio.Task[None]) -> None:
+    queue.put_nowait(_closed())
+
+
+def _closed() -> Cancelled:
+    return Cancelled("The stream was closed before its last chunk")
