@@ -61,7 +61,7 @@ def _inspect_part(folder: Path, name: str) -> Part:
         raise CheckpointError(f"checkpoint: {path} holds no JSON object")
     known = KNOWN[name]
     model_type = config.get("model_type")
-    if model_type not in known:
+    if not isinstance(model_type, str) or model_type not in known:
         raise CheckpointError(
             f"checkpoint: {path} has the unknown model_type {model_type!r}; "
             f"known for {name}: {', '.join(sorted(known))}"
