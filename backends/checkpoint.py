@@ -1,0 +1,78 @@
+"""What a checkpoint folder holds, read from its config files alone: no weights, no torch.
+
+A checkpoint is a folder with two sub-folders, each in the format its architecture was published in:
+``tts/`` (the speech language model) and ``codec/`` (the audio codec that turns its codes into sound).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backends.errors import CheckpointError
+
+#: ``model_type`` → class name in ``architectures``, for each part of a checkpoint.
+KNOWN: dict[str, dict[str, str]] = {
+    "tts": {"moss_tts_local": "MossTTSLocalModel"},
+    "codec": {"moss-audio-tokenizer": "MossAudioTokenizerModel"},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One half of a checkpoint. ``config`` is its ``config.json``."""
+
+    folder: Path
+    model_type: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose two architectures are known."""
+
+    folder: Path
+    tts: Part
+    codec: Part
+
+
+def inspect_checkpoint(folder: str | Path) -> Checkpoint:
+    """Read the configs of both parts. Raises CheckpointError, in one sentence, for what is missing or unknown."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"checkpoint: the directory {folder} does not exist")
+    return Checkpoint(folder=folder, tts=_inspect_part(folder, "tts"), codec=_inspect_part(folder, "codec"))
+
+
+def _inspect_part(folder: Path, name: str) -> Part:
+    part = folder / name
+    path = part / "config.json"
+    if not part.is_dir():
+        raise CheckpointError(f"checkpoint: {folder} has no sub-directory {name}/; it needs tts/ and codec/")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint: {path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"checkpoint: {path} cannot be read as JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"checkpoint: {path} holds no JSON object")
+    known = KNOWN[name]
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in known:
+        raise CheckpointError(
+            f"checkpoint: {path} has the unknown model_type {model_type!r}; "
+            f"known for {name}: {', '.join(sorted(known))}"
+        )
+    architectures = config.get("architectures")
+    # Published configs may leave the list out; one that names another class is another network.
+    if architectures is not None and known[model_type] not in (
+        architectures if isinstance(architectures, list) else []
+    ):
+        raise CheckpointError(
+            f"checkpoint: {path} has the unknown architectures {architectures!r}; "
+            f"{model_type} is known as {known[model_type]}"
+        )
+    return Part(folder=part, model_type=model_type, config=config)

@@ -1,0 +1,1 @@
+"""Everything behind ``serve.py``: find Triton, start it, watch it, end it. Standard library and tritonclient only."""

@@ -1,0 +1,217 @@
+"""The command line of ``serve.py``, and what ``--set``, ``--checkpoint`` and ``--device`` mean for the stages."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.launch.failure import USAGE, LaunchError
+from backends.launch.repository import Model
+
+#: stage → key → value, as the stages read it from VOXSTAGE_OVERRIDES.
+Overrides = dict[str, dict[str, str]]
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_SETTING = re.compile(r"(?P<stage>[^.=]+)\.(?P<key>[^=]+)=(?P<value>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A checked command line. A port of 0 asks for a free one. Times are in seconds."""
+
+    repositories: tuple[Path, ...]
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    checkpoint: Path | None = None
+    device: str | None = None
+    config_name: str | None = None
+    settings: tuple[str, ...] = ()
+    log_verbose: int = 0
+    exit_timeout: int = 10
+    load_timeout: float = 600.0
+    canary_interval: float = 30.0
+    canary_timeout: float = 20.0
+    ready_file: Path | None = None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Service → port, under the names of the options."""
+        return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise LaunchError(message, USAGE)
+
+
+def parse_options(arguments: Sequence[str], root: Path) -> Options:
+    """Read the command line. ``root`` is the repository root. Raises LaunchError for what is out of its limits."""
+    parser = _Parser(
+        prog="serve.py",
+        description="Start Triton on the Voxstage models, wait until it speaks, and watch over it.",
+        epilog="Exit codes: 0 ended as asked, 1 failed while starting or serving, 2 wrong command line or files.",
+    )
+    add = parser.add_argument
+    add(
+        "--model-repository",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="repeatable; default: the two of this project",
+    )
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="folder with tts/ and codec/; default: what the stages' configs say",
+    )
+    add("--device", type=_device, metavar="auto|cpu|cuda[:N]", help="default: what the stages' configs say")
+    add("--host", default=Options.host, help="address to listen on (default: %(default)s, this machine only)")
+    add(
+        "--http-port",
+        type=_port,
+        default=Options.http_port,
+        metavar="PORT",
+        help="default: %(default)s; 0 = any free port",
+    )
+    add(
+        "--grpc-port",
+        type=_port,
+        default=Options.grpc_port,
+        metavar="PORT",
+        help="default: %(default)s; 0 = any free port",
+    )
+    add(
+        "--metrics-port", type=_port, default=Options.metrics_port, metavar="PORT", help="default: %(default)s; 0 = any"
+    )
+    add("--model-config-name", metavar="NAME", help="use each model's configs/NAME.pbtxt where it has one")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="STAGE.KEY=VALUE",
+        help="override a parameter of a stage; repeatable",
+    )
+    add(
+        "--log-verbose",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="0: warnings and errors of Triton, 1: its whole log, 2+: more",
+    )
+    add(
+        "--exit-timeout-secs",
+        type=_whole,
+        default=Options.exit_timeout,
+        metavar="S",
+        help="wait for running requests (%(default)s)",
+    )
+    add(
+        "--load-timeout",
+        type=_seconds,
+        default=Options.load_timeout,
+        metavar="S",
+        help="limit for loading (default: %(default)s)",
+    )
+    add(
+        "--canary-interval",
+        type=_seconds,
+        default=Options.canary_interval,
+        metavar="S",
+        help="between checks; 0 = off (%(default)s)",
+    )
+    add(
+        "--canary-timeout",
+        type=_seconds,
+        default=Options.canary_timeout,
+        metavar="S",
+        help="limit for a check (%(default)s)",
+    )
+    add("--ready-file", type=Path, metavar="FILE", help="write ports and process ids there, as JSON, once serving")
+    read = parser.parse_args(arguments)
+    options = Options(
+        repositories=tuple(
+            path.resolve() for path in read.model_repository or (root / "model_repository", root / "ensemble")
+        ),
+        host=read.host,
+        http_port=read.http_port,
+        grpc_port=read.grpc_port,
+        metrics_port=read.metrics_port,
+        checkpoint=read.checkpoint.resolve() if read.checkpoint else None,
+        device=read.device,
+        config_name=read.model_config_name,
+        settings=tuple(read.set),
+        log_verbose=read.log_verbose,
+        exit_timeout=read.exit_timeout_secs,
+        load_timeout=read.load_timeout,
+        canary_interval=read.canary_interval,
+        canary_timeout=read.canary_timeout,
+        ready_file=read.ready_file,
+    )
+    fixed = [port for port in options.ports.values() if port]
+    if len(set(fixed)) < len(fixed):
+        raise LaunchError(f"http, grpc and metrics need three different ports, not {', '.join(map(str, fixed))}", USAGE)
+    return options
+
+
+def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
+    """What the command line changes in the stages. Raises LaunchError for a stage or key that no config.pbtxt has."""
+    stages = {model.name: model for model in models if model.is_stage}
+    overrides: Overrides = {}
+    for key, value in (("checkpoint", options.checkpoint), ("device", options.device)):
+        takers = [name for name, stage in stages.items() if key in stage.parameters]
+        if value is not None and not takers:
+            raise LaunchError(f"--{key} means nothing here: no stage has a parameter '{key}'", USAGE)
+        for name in takers if value is not None else ():
+            overrides.setdefault(name, {})[key] = str(value)
+    for setting in options.settings:
+        match = _SETTING.fullmatch(setting)
+        if match is None:
+            raise LaunchError(f"--set {setting!r} is not of the form STAGE.KEY=VALUE", USAGE)
+        name, key, text = match.group("stage", "key", "value")
+        if name not in stages:
+            raise LaunchError(f"--set {setting}: no stage is called '{name}'; the stages are {_listed(stages)}", USAGE)
+        if key not in stages[name].parameters:
+            raise LaunchError(
+                f"--set {setting}: {name} has no parameter '{key}'; it has {_listed(stages[name].parameters)}", USAGE
+            )
+        overrides.setdefault(name, {})[key] = text
+    return overrides
+
+
+def _listed(names: object) -> str:
+    return ", ".join(sorted(names)) or "none"  # type: ignore[call-overload]
+
+
+def _port(text: str) -> int:
+    port = _whole(text)
+    if port > 65535:
+        raise argparse.ArgumentTypeError(f"{port} is above 65535, the largest port")
+    return port
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 1000000")
+    return value
+
+
+def _device(text: str) -> str:
+    if not _DEVICE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, cpu, cuda nor cuda:N")
+    return text

@@ -1,0 +1,126 @@
+"""The server process and the stage processes below it, seen through /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from backends.launch.log import TritonLog
+
+_PR_SET_PDEATHSIG = 1
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class ServerProcess:
+    """A running Triton in a session of its own, with its log. ``end`` leaves no process and no shared memory."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], shm_prefix: str, show_all: bool) -> None:
+        self._shm_prefix = shm_prefix
+        # A session of its own: Ctrl-C in a terminal reaches serve.py alone, which passes it on once.
+        self._process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=_die_with(os.getpid()),
+        )
+        assert self._process.stdout is not None
+        self.log = TritonLog(self._process.stdout, show_all)
+        self._stages: dict[int, str] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def learn_stages(self) -> dict[int, str]:
+        """Process id → name of the stage, of every stub alive now; they are watched from here on."""
+        self._stages = stage_processes(self.pid)
+        return self._stages
+
+    def dead_stage(self) -> str | None:
+        """The name of a stage whose process has gone since ``learn_stages``; None while all live."""
+        for pid, name in self._stages.items():
+            if not _alive_below(self.pid, pid):
+                return name
+        return None
+
+    def end(self) -> None:
+        """Kill what is left of the server, wait for it, remove its shared memory. Safe to call at any time."""
+        # Stubs share the session of the server unless it died first and they were adopted: ask /proc for both.
+        stubs = set(stage_processes(self.pid)) | set(self._stages)
+        for kill in (lambda: os.killpg(self.pid, signal.SIGKILL), self._process.kill):
+            with contextlib.suppress(ProcessLookupError):
+                kill()
+        self._process.wait()
+        deadline = time.monotonic() + 5
+        while any(_in_session(pid, self.pid) for pid in stubs) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.log.wait(2)
+        for region in _SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
+            region.unlink(missing_ok=True)
+
+
+def stage_processes(server: int) -> dict[int, str]:
+    """Process id → stage, for every Python stub that is a child of ``server``."""
+    found: dict[int, str] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _alive_below(server, int(entry)):
+            try:
+                arguments = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            script = next((argument for argument in arguments if argument.endswith(".py")), None)
+            if "triton_python_backend_stub" in arguments[0] and script is not None:
+                found[int(entry)] = Path(script).parent.parent.name  # <repository>/<stage>/<version>/model.py
+    return found
+
+
+def _alive_below(server: int, pid: int) -> bool:
+    status = _status(pid)
+    # A killed stub stays a zombie: Triton does not wait for it.
+    return status is not None and status[0] not in "ZX" and status[1] == server
+
+
+def _in_session(pid: int, session: int) -> bool:
+    status = _status(pid)
+    return status is not None and status[0] not in "ZX" and status[2] == session
+
+
+def _status(pid: int) -> tuple[str, int, int] | None:
+    """State letter, parent and session of a process; None if there is no such process. See proc(5), stat."""
+    try:
+        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may hold blanks
+    return fields[0], int(fields[1]), int(fields[3])
+
+
+def _die_with(parent: int):  # type: ignore[no-untyped-def]
+    """Code for the child: be sent SIGTERM when ``parent`` dies, however it dies. See prctl(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: the child must not allocate more than it has to
+
+    def prepare() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(1)
+
+    return prepare

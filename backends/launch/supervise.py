@@ -1,0 +1,225 @@
+"""One server from its start to its end: wait until it speaks, watch over it, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from backends.checkpoint import inspect_checkpoint
+from backends.errors import CheckpointError
+from backends.launch.command import triton_command
+from backends.launch.failure import USAGE, LaunchError
+from backends.launch.health import CANARY_MODEL, Health
+from backends.launch.options import Options, Overrides, find_overrides
+from backends.launch.ports import pick_ports
+from backends.launch.process import ServerProcess
+from backends.launch.repository import Model, find_models
+from backends.launch.triton import find_triton, lay_out, triton_version
+from backends.launch.watch import CanaryWatch
+
+#: How long Triton may take to unload its stages once no request is in flight. Triton 2.51 keeps counting a request that
+#: it refused itself on a gRPC stream (wrong dtype, unknown input), and would wait for it until --exit-timeout-secs.
+_UNLOAD_SECONDS = 4.0
+_POLL_SECONDS = 0.1
+_SCAN_SECONDS = 1.0
+
+
+class Supervisor:
+    """Runs one server. ``run`` returns when it was ended by a signal; everything else raises LaunchError."""
+
+    def __init__(self, options: Options, root: Path) -> None:
+        self._options = options
+        self._root = root
+        self._signals = 0
+        self._wake = threading.Event()
+
+    def run(self) -> None:
+        options = self._options
+        models = find_models(options.repositories, options.config_name)
+        overrides = find_overrides(options, models)
+        self._check_checkpoints(models, overrides)
+        triton = find_triton()
+        ports = pick_ports(options.host, options.ports)
+        canary_inputs = next((model.inputs for model in models if model.name == CANARY_MODEL), None)
+        health = Health(options.host, ports["http"], ports["grpc"], canary_inputs)
+        shm_prefix = f"voxstage-{os.getpid()}-"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        with tempfile.TemporaryDirectory(prefix="voxstage-") as folder:
+            layout = lay_out(triton, self._root, Path(folder))
+            environment = {**layout.environment, "VOXSTAGE_OVERRIDES": json.dumps(overrides)}
+            command = triton_command(triton, layout.backends, options, ports, shm_prefix)
+            say(f"starting Triton ({triton_version(triton)}) with {', '.join(model.name for model in models)}")
+            if options.log_verbose:
+                print(shlex.join(command), file=sys.stderr, flush=True)
+            server = ServerProcess(command, environment, shm_prefix, options.log_verbose > 0)
+            try:
+                # A signal before it serves ends it at once: there is no request to wait for.
+                if self._wait_ready(server, health, models) and self._first_canary(server, health):
+                    self._announce(server, ports, models)
+                    self._watch(
+                        server, CanaryWatch(health, _passed(models), options.canary_interval, options.canary_timeout)
+                    )
+                    self._end(server)
+            finally:
+                server.end()
+                if options.ready_file is not None:
+                    options.ready_file.unlink(missing_ok=True)
+
+    def _check_checkpoints(self, models: Sequence[Model], overrides: Overrides) -> None:
+        for model in models:
+            folder = overrides.get(model.name, {}).get("checkpoint", model.parameters.get("checkpoint"))
+            if model.is_stage and folder:
+                try:
+                    inspect_checkpoint(self._root / folder)
+                except CheckpointError as error:
+                    raise LaunchError(str(error), USAGE) from None
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._signals += 1
+        self._wake.set()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until a signal comes."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _wait_ready(self, server: ServerProcess, health: Health, models: Sequence[Model]) -> bool:
+        """True once every model is ready, with a line for each; False when a signal came first."""
+        began = time.monotonic()
+        shown: set[str] = set()
+        waiting = [model.name for model in models]
+        while not self._signals:
+            # Triton opens its ports only after the last model is loaded; until then its log tells which are.
+            for name in sorted(server.log.loaded - shown):
+                shown.add(name)
+                say(f"{name} loaded {time.monotonic() - began:.1f} s")
+            if server.poll() is not None:
+                server.log.wait(2)
+                raise LaunchError(self._why_not_started(server))
+            waiting = [name for name in waiting if not health.ready(name)] if shown else waiting
+            if not waiting:
+                say(f"{len(models)} models ready {time.monotonic() - began:.1f} s")
+                alive = set(server.learn_stages().values())
+                for model in models:
+                    if model.is_stage and model.name not in alive:
+                        raise LaunchError(f"the process of the stage {model.name} died while starting")
+                return True
+            if time.monotonic() - began > self._options.load_timeout:
+                raise LaunchError(f"not ready within {self._options.load_timeout:g} s: {', '.join(waiting)}")
+            self._pause(_POLL_SECONDS)
+        return False
+
+    def _why_not_started(self, server: ServerProcess) -> str:
+        log = server.log
+        if log.address_in_use:
+            return f"Triton could not listen: {log.address_in_use}"
+        if log.failed:
+            name, why = next(iter(log.failed.items()))
+            return f"the stage {name} failed to load: {why}"
+        return f"Triton {_ending(server.poll())} while starting: {log.last_error() or _last_line(log.last)}"
+
+    def _first_canary(self, server: ServerProcess, health: Health) -> bool:
+        """True once a request has passed every stage; False when a signal came first."""
+        if not health.has_canary:
+            return True
+        began = time.monotonic()
+        problem: list[str | None] = []
+        # On a thread, so that a signal or a dying stage is noticed meanwhile.
+        thread = threading.Thread(
+            target=lambda: problem.append(health.canary(self._options.canary_timeout)), daemon=True
+        )
+        thread.start()
+        while thread.is_alive() and not self._signals:
+            self._check_alive(server)
+            self._pause(_POLL_SECONDS)
+        if self._signals:
+            return False
+        if problem[0] is not None:
+            self._check_alive(server)
+            raise LaunchError(f"{CANARY_MODEL} is loaded but the test request failed: {problem[0]}")
+        say(f"{CANARY_MODEL} answered a test request {time.monotonic() - began:.1f} s")
+        return True
+
+    def _announce(self, server: ServerProcess, ports: Mapping[str, int], models: Sequence[Model]) -> None:
+        options = self._options
+        if options.ready_file is not None:
+            state = {"pid": os.getpid(), "triton_pid": server.pid, "host": options.host, **ports}
+            state["stages"] = {name: pid for pid, name in server.learn_stages().items()}
+            state["models"] = [model.name for model in models]
+            partial = options.ready_file.with_name(options.ready_file.name + ".partial")
+            partial.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            partial.replace(options.ready_file)  # a reader never sees half of it
+        say("serving on " + ", ".join(f"{service} {options.host}:{port}" for service, port in ports.items()))
+
+    def _watch(self, server: ServerProcess, watch: CanaryWatch) -> None:
+        try:
+            while not self._signals:
+                self._check_alive(server)
+                if watch.finding is not None:
+                    raise LaunchError(f"{CANARY_MODEL} no longer answers: {watch.finding}")
+                self._pause(_SCAN_SECONDS)
+        finally:
+            watch.stop()
+
+    def _check_alive(self, server: ServerProcess) -> None:
+        code = server.poll()
+        if code is not None:
+            server.log.wait(2)
+            raise LaunchError(
+                f"Triton {_ending(code)} while serving: {server.log.last_error() or _last_line(server.log.last)}"
+            )
+        stage = server.dead_stage()
+        if stage is not None:
+            raise LaunchError(f"the process of the stage {stage} died; the server was stopped")
+
+    def _end(self, server: ServerProcess) -> None:
+        """Pass the signal on and wait; a second signal, or Triton's failure to end, kills."""
+        say("stopping")
+        began = time.monotonic()
+        drained_at: float | None = None
+        server.signal(signal.SIGTERM)
+        while server.poll() is None:
+            now = time.monotonic()
+            if self._signals > 1:
+                say("killed by a second signal")
+                return
+            if drained_at is None and server.log.drained:
+                drained_at = now
+            if drained_at is not None and now - drained_at > _UNLOAD_SECONDS:
+                say("stopped; Triton still counted a request that had ended")
+                return
+            if now - began > self._options.exit_timeout + _UNLOAD_SECONDS:
+                say("stopped with requests still running")
+                return
+            self._pause(_POLL_SECONDS)
+        say(f"stopped {time.monotonic() - began:.1f} s")
+
+
+def _passed(models: Sequence[Model]) -> list[str]:
+    """The stages that the canary's request passes."""
+    steps = {step for model in models if model.name == CANARY_MODEL for step in (model.steps or (model.name,))}
+    return [model.name for model in models if model.is_stage and model.name in steps]
+
+
+def say(line: str) -> None:
+    """One line of progress, on standard output."""
+    print(line, flush=True)
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with code {code}"
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

@@ -1,0 +1,189 @@
+"""serve.py with a real Triton on throw-away models: what it says, how it ends, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import urllib.request
+
+import pytest
+
+from tests.server.dummies import Serve, add_stage, alive, leftovers, wait_until
+
+pytest.importorskip("tritonclient.grpc")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Two stages; the one called ``tts`` is the canary's model."""
+    folder = tmp_path / "repository"
+    add_stage(folder, "tts")
+    add_stage(folder, "other")
+    return folder
+
+
+def test_it_says_ready_stage_by_stage_and_ends_cleanly_on_sigterm(tmp_path, repository):
+    with Serve(tmp_path, repository=repository) as serve:
+        state = serve.wait_serving()
+        assert sorted(state["stages"]) == ["other", "tts"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{state['http']}/v2/health/ready") as answer:
+            assert answer.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{state['metrics']}/metrics") as answer:
+            assert answer.status == 200
+        began = time.monotonic()
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.wait_ended() == 0
+        assert time.monotonic() - began < 5
+    for words in ("other loaded", "tts loaded", "2 models ready", "tts answered a test request"):
+        assert words in serve.out
+    assert serve.out.index("tts answered") < serve.out.index("serving on http 127.0.0.1:")
+    assert serve.err == ""
+    assert leftovers(state) == []
+    assert not serve.ready_file.exists()
+
+
+def test_a_killed_stage_stops_the_server_and_is_named(tmp_path, repository):
+    with Serve(tmp_path, repository=repository) as serve:
+        state = serve.wait_serving()
+        os.kill(state["stages"]["other"], signal.SIGKILL)
+        assert serve.wait_ended(10) == 1
+    assert serve.err.strip().splitlines()[-1] == (
+        "serve.py: the process of the stage other died; the server was stopped"
+    )
+    assert leftovers(state) == []
+
+
+def test_a_killed_triton_leaves_nothing_behind(tmp_path, repository):
+    with Serve(tmp_path, repository=repository) as serve:
+        state = serve.wait_serving()
+        os.kill(state["triton_pid"], signal.SIGKILL)
+        assert serve.wait_ended(10) == 1
+    assert "Triton was killed by SIGKILL while serving" in serve.err
+    assert leftovers(state) == []
+
+
+def test_a_killed_serve_takes_triton_with_it(tmp_path, repository):
+    with Serve(tmp_path, repository=repository) as serve:
+        state = serve.wait_serving()
+        serve.process.kill()
+        serve.wait_ended()
+        assert wait_until(lambda: not leftovers(state)), leftovers(state)
+
+
+def test_a_stage_that_fails_to_load_is_quoted(tmp_path, repository):
+    add_stage(repository, "broken", init="raise ValueError('the weights are \"wet\"')")
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert serve.err.strip().splitlines()[-1] == (
+        'serve.py: the stage broken failed to load: ValueError: the weights are "wet"'
+    )
+
+
+def test_a_stage_that_answers_with_an_error_is_not_served(tmp_path):
+    repository = tmp_path / "repository"
+    add_stage(repository, "tts", execute="raise RuntimeError('no voice')")
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert "serve.py: tts is loaded but the test request failed: " in serve.err
+    assert "no voice" in serve.err
+    assert "serving on" not in serve.out
+
+
+def test_a_stage_that_hangs_is_noticed_by_the_canary(tmp_path):
+    repository = tmp_path / "repository"
+    hang = "self.count = getattr(self, 'count', 0) + 1; self.count > 1 and time.sleep(3600)"
+    add_stage(repository, "tts", execute=hang)
+    with Serve(tmp_path, "--canary-interval", "0.5", "--canary-timeout", "0.5", repository=repository) as serve:
+        state = serve.wait_serving()
+        assert serve.wait_ended(20) == 1
+    assert "tts no longer answers: the test request failed 2 times in a row: no answer within 0.5 s" in serve.err
+    assert leftovers(state) == []
+
+
+def test_a_full_server_counts_as_alive(tmp_path):
+    repository = tmp_path / "repository"
+    full = (
+        "request.get_response_sender().send(pb.InferenceResponse(error=pb.TritonError('UNAVAILABLE full')), "
+        "flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL); continue"
+    )
+    add_stage(repository, "tts", execute=full)
+    with Serve(tmp_path, "--canary-interval", "0.2", repository=repository) as serve:
+        serve.wait_serving()
+        time.sleep(1.5)
+        assert serve.process.poll() is None
+
+
+def test_a_second_signal_kills(tmp_path):
+    repository = tmp_path / "repository"
+    # The first request is the canary; the next one keeps Triton from ending.
+    add_stage(repository, "tts", execute="self.n = getattr(self, 'n', 0) + 1; self.n > 1 and time.sleep(3600)")
+    arguments = ("--canary-interval", "0.2", "--canary-timeout", "600", "--exit-timeout-secs", "600")
+    with Serve(tmp_path, *arguments, repository=repository) as serve:
+        state = serve.wait_serving()
+        time.sleep(1)
+        serve.process.send_signal(signal.SIGINT)
+        assert wait_until(lambda: "stopping" in serve.out)
+        time.sleep(1)
+        assert serve.process.poll() is None
+        serve.process.send_signal(signal.SIGINT)
+        assert serve.wait_ended(5) == 0
+    assert "killed by a second signal" in serve.out
+    assert leftovers(state) == []
+
+
+def test_a_request_that_triton_refused_does_not_hold_up_the_end(tmp_path, repository):
+    """Triton 2.51 counts such a request of a gRPC stream for ever and would wait for --exit-timeout-secs."""
+    import numpy as np
+    import tritonclient.grpc as grpc
+
+    with Serve(tmp_path, "--exit-timeout-secs", "60", repository=repository) as serve:
+        state = serve.wait_serving()
+        client = grpc.InferenceServerClient(f"127.0.0.1:{state['grpc']}")
+        errors: list[object] = []
+        client.start_stream(lambda result, error: errors.append(error))
+        wrong = grpc.InferInput("text", [1], "INT32")
+        wrong.set_data_from_numpy(np.zeros(1, np.int32))
+        client.async_stream_infer("tts", [wrong])
+        assert wait_until(lambda: errors)
+        client.stop_stream()
+        client.close()
+        began = time.monotonic()
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.wait_ended() == 0
+        assert time.monotonic() - began < 6
+    assert leftovers(state) == []
+
+
+def test_a_signal_while_loading_ends_at_once(tmp_path):
+    repository = tmp_path / "repository"
+    add_stage(repository, "tts", init="time.sleep(3600)")
+    with Serve(tmp_path, repository=repository) as serve:
+        assert wait_until(lambda: "starting Triton" in serve.out)
+        time.sleep(1)
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.wait_ended(5) == 0
+        assert not alive(serve.process.pid)
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"voxstage-{serve.process.pid}-")]
+
+
+def test_settings_reach_the_stages(tmp_path):
+    repository = tmp_path / "repository"
+    add_stage(repository, "tts", init="raise ValueError(os.environ['VOXSTAGE_OVERRIDES'])")
+    with Serve(tmp_path, "--set", "tts.size=8", repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert 'ValueError: {"tts": {"size": "8"}}' in serve.err
+
+
+def test_a_port_in_use_and_a_wrong_setting_start_nothing(tmp_path, repository):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Serve(tmp_path, "--http-port", str(port), repository=repository) as serve:
+            assert serve.wait_ended() == 1
+        assert serve.err.strip() == (
+            f"serve.py: port {port} on 127.0.0.1 is in use; choose another with --http-port, or 0 for any free one"
+        )
+    with Serve(tmp_path, "--set", "tts.depth=1", repository=repository) as serve:
+        assert serve.wait_ended() == 2
+    assert serve.err.strip() == "serve.py: --set tts.depth=1: tts has no parameter 'depth'; it has size"
