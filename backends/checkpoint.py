@@ -6,12 +6,12 @@ A checkpoint is a folder with two sub-folders, each in the format its architectu
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from backends.errors import CheckpointError
+from backends.json_file import read_json
 
 #: ``model_type`` → class name in ``architectures``, for each part of a checkpoint.
 KNOWN: dict[str, dict[str, str]] = {
@@ -51,14 +51,7 @@ def _inspect_part(folder: Path, name: str) -> Part:
     path = part / "config.json"
     if not part.is_dir():
         raise CheckpointError(f"checkpoint: {folder} has no sub-directory {name}/; it needs tts/ and codec/")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"checkpoint: {path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"checkpoint: {path} cannot be read as JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise CheckpointError(f"checkpoint: {path} holds no JSON object")
+    config = read_json(path)
     known = KNOWN[name]
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:

@@ -1,29 +1,15 @@
-"""Reading a published checkpoint folder: ``config.json`` and (sharded) safetensors."""
+"""Reading a published checkpoint folder: (sharded) safetensors, by name."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
 from backends.errors import CheckpointError
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``; CheckpointError where it is missing or broken."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, not an object")
-    return content
+from backends.json_file import read_json
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -55,7 +41,7 @@ def load_weights(model: nn.Module, folder: Path, dtype: torch.dtype) -> None:
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:
         raise CheckpointError(
-            f"{folder}: {len(missing)} tensors missing {missing[:3]}, {len(unknown)} not known to this architecture {unknown[:3]}"
+            f"{folder}: {len(missing)} tensors missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}"
         )
     for name, tensor in tensors.items():
         if own[name].shape != tensor.shape:

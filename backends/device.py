@@ -10,7 +10,7 @@ from backends.errors import InvalidArgument
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. Raises InvalidArgument for anything not there."""
+    """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. InvalidArgument for what is not there."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:
@@ -30,13 +30,14 @@ def resolve_device(name: str) -> torch.device:
 def default_threads() -> int:
     """CPU threads of one stage when its setting is 0.
 
-    Half of the cores: decoder and vocoder work at the same time, and two thread teams that share cores wait for each other at
-    every product (measured on 2 cores: a decode step went from 19 ms to over 150 ms while another process was busy).
+    Half of the cores: decoder and vocoder work at the same time, and two thread teams that share cores wait for each
+    other at every product (measured on 2 cores: a decode step went from 19 ms to over 150 ms while another process was
+    busy).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2)
 
 
 def use_threads(count: int) -> None:
-    """Compute with ``count`` CPU threads (0: the default) in the calling thread. Each thread that computes must call it."""
+    """Compute with ``count`` CPU threads (0: the default) in the calling thread; every computing thread calls it."""
     torch.set_num_threads(count or default_threads())

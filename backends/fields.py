@@ -39,7 +39,11 @@ class Number:
         if not self.whole and not math.isfinite(value):
             raise InvalidArgument(self.name, f"{value} is not a finite number")
         if value < self.low or (self.low_open and value == self.low):
-            bound = f"must be above {_text(self.low)}" if self.low_open else f"is below {_text(self.low)}, the smallest value"
+            bound = (
+                f"must be above {_text(self.low)}"
+                if self.low_open
+                else f"is below {_text(self.low)}, the smallest value"
+            )
             raise InvalidArgument(self.name, f"{_text(value)} {bound}")
         if value > self.high:
             raise InvalidArgument(self.name, f"{_text(value)} is above {_text(self.high)}, the largest value")
@@ -61,7 +65,9 @@ def read_string(name: str, tensor: NDArray[Any] | None) -> str | None:
     try:
         return bytes(raw).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidArgument(name, f"is not valid UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}") from None
+        raise InvalidArgument(
+            name, f"is not valid UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}"
+        ) from None
 
 
 def read_format(tensor: NDArray[Any] | None) -> str:

@@ -1,13 +1,13 @@
 """Counters, gauges and histograms without a server behind them.
 
-Engines write here from any thread at the cost of an addition; the stage copies the values into Triton's metrics from a thread of
-its own, because a Triton metric call crosses a process border (18 us) and does not belong into a decode step.
+Engines write here from any thread at the cost of an addition; the stage copies the values into Triton's metrics from a
+thread of its own, because a Triton metric call crosses a process border (18 us) and does not belong into a decode step.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -65,5 +65,5 @@ Metric = Counter | Gauge | Histogram
 class Metrics:
     """The metrics of one engine, by attribute and by iteration."""
 
-    def __iter__(self) -> Iterable[Metric]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Metric]:
         return iter([value for value in vars(self).values() if isinstance(value, Counter | Gauge | Histogram)])

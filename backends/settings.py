@@ -1,7 +1,8 @@
 """A stage's parameters: documented in its config.pbtxt, typed here.
 
-Each stage has a frozen dataclass of its parameters with defaults; ``config.pbtxt`` gives values for all of them, and the
-environment variable ``VOXSTAGE_OVERRIDES`` (JSON ``{"stage": {"key": "value"}}``, written by ``serve.py --set``) replaces some.
+Each stage has a frozen dataclass of its parameters with defaults; ``config.pbtxt`` gives values for all of them, and
+the environment variable ``VOXSTAGE_OVERRIDES`` (JSON ``{"stage": {"key": "value"}}``, written by ``serve.py --set``)
+replaces some.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ def overrides(stage: str) -> dict[str, str]:
 def load_settings(cls: type[T], stage: str, parameters: Mapping[str, str], extra: Mapping[str, str] | None = None) -> T:
     """The dataclass ``cls`` from ``parameters`` (as in config.pbtxt) with ``extra`` on top.
 
-    Raises InvalidArgument for an unknown key, a value of the wrong type, or one below a field's ``minimum`` in its metadata.
+    Raises InvalidArgument for an unknown key, a value of the wrong type, or one below a field's ``minimum`` in its
+    metadata.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     types = get_type_hints(cls)
     values: dict[str, Any] = {}
     for key, text in {**parameters, **(extra or {})}.items():
         if key not in fields:
-            raise InvalidArgument(f"{stage}.{key}", f"is not a parameter of {stage}; it has {', '.join(sorted(fields))}")
+            raise InvalidArgument(
+                f"{stage}.{key}", f"is not a parameter of {stage}; it has {', '.join(sorted(fields))}"
+            )
         values[key] = _parse(f"{stage}.{key}", text, types[key], fields[key].metadata)
     return cls(**values)
 

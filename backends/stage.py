@@ -1,8 +1,8 @@
 """The bridge to Triton: the only file that knows ``triton_python_backend_utils``.
 
-A stage is a plain class (:class:`Stage`); :func:`triton_model` wraps it into the ``TritonPythonModel`` that Triton's Python
-backend wants. Requests come in as :class:`StageRequest`, and every exception of a stage becomes a typed error response: Triton
-would wrap a raised one into a message with file names and lose its code.
+A stage is a plain class (:class:`Stage`); :func:`triton_model` wraps it into the ``TritonPythonModel`` that Triton's
+Python backend wants. Requests come in as :class:`StageRequest`, and every exception of a stage becomes a typed error
+response: Triton would wrap a raised one into a message with file names and lose its code.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ def triton_model(stage_class: Any) -> type:
             parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
             try:
                 if getattr(stage_class, "one_instance", True) and instances > 1:
-                    raise Internal(f"{name}: instance_group count is {instances}; its streams live in one process, so 1 is the limit")
+                    raise Internal(
+                        f"{name}: instance_group count is {instances}; streams live in one process: 1 is the limit"
+                    )
                 settings = load_settings(stage_class.Settings, name, parameters, overrides(name))
                 self.stage: Stage = stage_class(settings, StageContext(name, self.log))
             except VoxstageError as error:

@@ -1,11 +1,11 @@
 """Decode buckets: how many rows a step computes, chosen so that the choice cannot be heard.
 
-A floating-point product may use another kernel, and so another order of sums, at another number of rows. A server that lets the
-load pick the number of rows therefore changes its answers with the load. Two ways out: compute every step at one size (always
-right, and cheap where a step is bound by reading the weights), or use several sizes after having *seen* that they agree. At load,
-every size of the ladder runs a whole step on the same random rows; a size stays in the ladder only if every hidden state and every
-logit equals, bit for bit, that of the largest. A kernel is chosen by shapes and not by values, so a ladder that agrees on random
-rows agrees on all.
+A floating-point product may use another kernel, and so another order of sums, at another number of rows. A server that
+lets the load pick the number of rows therefore changes its answers with the load. Two ways out: compute every step at
+one size (always right, and cheap where a step is bound by reading the weights), or use several sizes after having
+*seen* that they agree. At load, every size of the ladder runs a whole step on the same random rows; a size stays in the
+ladder only if every hidden state and every logit equals, bit for bit, that of the largest. A kernel is chosen by shapes
+and not by values, so a ladder that agrees on random rows agrees on all.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class _Recorder:
 def decode_buckets(model: DecoderModel, cache: SlotCache, slots: int, deterministic: bool) -> tuple[int, ...]:
     """Ascending row counts for up to ``slots`` rows; the last one holds them all.
 
-    ``deterministic``: only sizes whose bits were seen to equal the largest one's on this machine; False takes the whole ladder.
-    Writes to the cache, so call it before any request.
+    ``deterministic``: only sizes whose bits were seen to equal the largest one's on this machine; False takes the whole
+    ladder. Writes to the cache, so call it before any request.
     """
     ladder = [size for size in (2**power for power in range(1, slots.bit_length())) if size < slots]
     largest = max(slots, _SMALLEST)

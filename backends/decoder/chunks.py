@@ -11,8 +11,9 @@ class ChunkSchedule:
 
     A listener starts playing at the first chunk. With ``f`` the first size, ``s`` the frames sent so far and ``r`` the
     slowest production rate to be survived (seconds of work a second of audio), chunk k is in time when
-    ``r * (s + size - f) <= s``, so the largest safe size is ``f + s * (1 - r) / r``. That, up to ``largest``, is the rule:
-    playback never runs dry while the server makes audio at ``r`` or faster. ``r`` = 1 keeps every chunk at the first size.
+    ``r * (s + size - f) <= s``, so the largest safe size is ``f + s * (1 - r) / r``. That, up to ``largest``, is the
+    rule: playback never runs dry while the server makes audio at ``r`` or faster. ``r`` = 1 keeps every chunk at the
+    first size.
     """
 
     first: int

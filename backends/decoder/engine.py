@@ -37,9 +37,9 @@ class EngineConfig:
 class DecoderEngine:
     """Continuous batching: requests join and leave between steps, and every step runs at the full bucket.
 
-    One iteration: take what came in, admit, read at most ``prefill_pieces`` pieces of prompts (so that running streams never
-    wait for more than those), then one decode step. ``submit`` and ``cancel`` may be called from any thread; the sinks are called
-    from the engine's.
+    One iteration: take what came in, admit, read at most ``prefill_pieces`` pieces of prompts (so that running streams
+    never wait for more than those), then one decode step. ``submit`` and ``cancel`` may be called from any thread; the
+    sinks are called from the engine's.
     """
 
     def __init__(self, model: DecoderModel, config: EngineConfig, metrics: DecoderMetrics | None = None) -> None:

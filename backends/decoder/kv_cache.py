@@ -42,11 +42,15 @@ class SlotCache:
 
         return attend
 
-    def decode(self, slots: tuple[int, ...], lengths: tuple[int, ...], slot_ids: Tensor, positions: Tensor) -> Attention:
-        """Attention of one row a slot. Row b of the step belongs to ``slots[b]`` and sees ``lengths[b]`` keys, its own included.
+    def decode(
+        self, slots: tuple[int, ...], lengths: tuple[int, ...], slot_ids: Tensor, positions: Tensor
+    ) -> Attention:
+        """Attention of one row a slot. Row b of the step belongs to ``slots[b]`` and sees ``lengths[b]`` keys, its own
+        included.
 
-        ``slot_ids`` int64 [B] is ``slots``, padded to the bucket with the scratch slot; ``positions`` int64 [B] is where each row
-        writes. Every row attends by itself over its exact length, so its result cannot depend on how long its neighbours are.
+        ``slot_ids`` int64 [B] is ``slots``, padded to the bucket with the scratch slot; ``positions`` int64 [B] is
+        where each row writes. Every row attends by itself over its exact length, so its result cannot depend on how
+        long its neighbours are.
         """
         rows = list(zip(range(len(slots)), slots, lengths, strict=True))
 

@@ -23,8 +23,9 @@ class StepResult:
 class Runner:
     """Runs the model at fixed shapes: decode at the rows of a bucket, prefill at ``prefill_rows`` rows of one request.
 
-    Which bucket a step takes depends on the load, so all buckets must give the same bits; see :mod:`backends.decoder.buckets`.
-    The last prompt row goes through a decode step, like every generated row: it is the row whose step makes the first frame.
+    Which bucket a step takes depends on the load, so all buckets must give the same bits; see
+    :mod:`backends.decoder.buckets`. The last prompt row goes through a decode step, like every generated row: it is the
+    row whose step makes the first frame.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Runner:
         self._lengths: dict[int, int] = {}
 
     def prefill(self, slot: int, rows: Tensor, start: int) -> int:
-        """Read the next piece of ``rows`` int64 [P, width] from ``start`` (a multiple of ``prefill_rows``) into ``slot``.
+        """Read the next piece of ``rows`` int64 [P, width] from ``start`` (a multiple of ``prefill_rows``) into
+        ``slot``.
 
         Returns the next start; done when it reaches P - 1.
         """

@@ -1,8 +1,8 @@
 """Counter-based sampling: the same request gives the same ids, whatever shares the batch.
 
-Noise is a pure function of (seed, step, channel, id). No generator state exists, so nothing can be drawn in another order by
-another neighbour, and a step that is computed twice samples twice the same. The id is the arg max of
-``log p + Gumbel noise`` (Gumbel 1954), which samples from p exactly and needs no cumulative sum.
+Noise is a pure function of (seed, step, channel, id). No generator state exists, so nothing can be drawn in another
+order by another neighbour, and a step that is computed twice samples twice the same. The id is the arg max of ``log p +
+Gumbel noise`` (Gumbel 1954), which samples from p exactly and needs no cumulative sum.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _mix(z: Tensor) -> Tensor:
 def uniform_noise(seeds: Tensor, steps: Tensor, channels: int, width: int) -> Tensor:
     """Uniform numbers in (0, 1), float64 [N, channels, width], for int64 ``seeds`` [N] and ``steps`` [N].
 
-    Two rounds of SplitMix64: one gives every (seed, step, channel) its own stream, the second walks the ids of that stream.
+    Two rounds of SplitMix64: one gives every (seed, step, channel) its own stream, the second walks the ids of that
+    stream.
     """
     device = seeds.device
     streams = steps[:, None] * channels + torch.arange(channels, device=device)
@@ -66,8 +67,9 @@ def gumbel_noise(seeds: Tensor, steps: Tensor, channels: int, width: int) -> Ten
 def keep_mask(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Which ids may be drawn: bool like ``scores`` [N, V].
 
-    First the ``top_k`` [N] highest (0: all), then of those the smallest head whose probability reaches ``top_p`` [N]; an id
-    stays while the probability *before* it is at most ``top_p``. The best id always stays. Ties go to the lower id.
+    First the ``top_k`` [N] highest (0: all), then of those the smallest head whose probability reaches ``top_p`` [N];
+    an id stays while the probability *before* it is at most ``top_p``. The best id always stays. Ties go to the lower
+    id.
     """
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(scores.shape[-1], device=scores.device)
@@ -82,8 +84,8 @@ def keep_mask(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 class Sampler:
     """Samples for the rows of a decode step (:class:`backends.models.protocol.CodeSampler`).
 
-    Parameters are kept by slot; :meth:`begin` says which slot stands in which row of the step. Greedy rows cost an arg max; noise
-    and filters are computed for the sampled rows alone.
+    Parameters are kept by slot; :meth:`begin` says which slot stands in which row of the step. Greedy rows cost an arg
+    max; noise and filters are computed for the sampled rows alone.
     """
 
     def __init__(self, slots: int, channels: int, width: int, device: torch.device) -> None:
@@ -99,7 +101,7 @@ class Sampler:
         self._layout = None
 
     def begin(self, slots: tuple[int, ...], steps: Tensor) -> None:
-        """Prepare one step: row b belongs to ``slots[b]``; ``steps`` int64 [B]: frames that each row has made before."""
+        """Prepare one step: row b belongs to ``slots[b]``; ``steps`` int64 [B]: frames each row has made before."""
         if slots != self._layout:
             self._gather(slots)
         if self._any:

@@ -11,8 +11,8 @@ from backends.errors import Unavailable
 class Scheduler:
     """Admission by arrival into a fixed number of slots.
 
-    A request is in exactly one place: the waiting queue, the prefill queue (it has a slot), or the running set (its slot
-    decodes). :meth:`remove` is the only way out and gives the slot back.
+    A request is in exactly one place: the waiting queue, the prefill queue (it has a slot), or the running set (its
+    slot decodes). :meth:`remove` is the only way out and gives the slot back.
     """
 
     def __init__(self, max_running: int, max_waiting: int) -> None:

@@ -111,7 +111,9 @@ class DecoderStage:
             ),
             self.metrics,
         )
-        context.log.info("%s: %s on %s, %s, decode buckets %s", context.name, folder, device, dtype, self.engine.buckets)
+        context.log.info(
+            "%s: %s on %s, %s, decode buckets %s", context.name, folder, device, dtype, self.engine.buckets
+        )
         self.outbox = Outbox("decoder-outbox")
         self._open: dict[int, StageRequest] = {}
         self._stop = threading.Event()
@@ -176,7 +178,9 @@ class DecoderStage:
         if rows is None:
             raise InvalidArgument("rows", "is missing")
         if rows.ndim != 2 or rows.shape[1] != spec.width or not len(rows):
-            raise InvalidArgument("rows", f"has shape {list(rows.shape)}, expected [P, {spec.width}] with P of at least 1")
+            raise InvalidArgument(
+                "rows", f"has shape {list(rows.shape)}, expected [P, {spec.width}] with P of at least 1"
+            )
         if len(rows) >= self.settings.max_positions:
             raise InvalidArgument("rows", f"{len(rows)} rows leave no room in {self.settings.max_positions} positions")
         for part, name, limit in ((rows[:, :1], "text id", spec.text_vocab), (rows[:, 1:], "code", spec.pad_code + 1)):
@@ -186,7 +190,7 @@ class DecoderStage:
         return torch.from_numpy(rows.astype(np.int64))
 
     def _poll_cancels(self) -> None:
-        """Direct clients only: inside an ensemble a running step never sees its cancel (the vocoder tells us instead)."""
+        """For direct clients: inside an ensemble a running step never sees its cancel, the vocoder tells us."""
         while not self._stop.wait(_CANCEL_POLL_SECONDS):
             for stream_id, request in list(self._open.items()):
                 if request.cancelled():

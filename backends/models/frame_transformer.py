@@ -26,8 +26,8 @@ class _Attention(nn.Module):
         q, k, v = self.c_attn(x).view(count, 3, self.heads, hidden // self.heads).unbind(1)
         cache[0, :, :, position], cache[1, :, :, position] = k, v
         keys, values = cache[0, :, :, : position + 1], cache[1, :, :, : position + 1]
-        # At most codebooks + 1 keys: sums of products, one row and head at a time. The library's fused attention was seen to
-        # divide its work by the batch (torch 2.13, CPU, two threads), which would change bits with the load.
+        # At most codebooks + 1 keys: sums of products, one row and head at a time. The library's fused attention was
+        # seen to divide its work by the batch (torch 2.13, CPU, two threads), which would change bits with the load.
         scores = (keys * q.unsqueeze(2)).sum(dim=-1) * self.scale
         out = (scores.softmax(dim=-1).unsqueeze(-1) * values).sum(dim=2)
         return self.c_proj(out.reshape(count, hidden))
@@ -58,18 +58,18 @@ class _Block(nn.Module):
 
 
 class FrameTransformer(nn.Module):
-    """Blocks that read one frame, position by position. Position 0 is the backbone's state, position c the code c - 1."""
+    """Blocks that read one frame by positions: position 0 is the backbone's state, position c the code c - 1."""
 
     def __init__(self, config: dict[str, Any], positions: int) -> None:
         """``config``: the ``gpt2_config`` of the checkpoint. ``positions``: codebooks + 1."""
         super().__init__()
-        if config.get("position_embedding_type", "absolute") != "absolute":
-            raise CheckpointError(
-                f"gpt2_config.position_embedding_type is {config['position_embedding_type']!r}, this build implements 'absolute'"
-            )
+        positional = config.get("position_embedding_type", "absolute")
+        if positional != "absolute":
+            raise CheckpointError(f"gpt2_config.position_embedding_type {positional!r} is not implemented")
         activation = config["activation_function"]
         if activation not in _ACTIVATIONS:
-            raise CheckpointError(f"gpt2_config.activation_function {activation!r} is not one of {sorted(_ACTIVATIONS)}")
+            known = sorted(_ACTIVATIONS)
+            raise CheckpointError(f"gpt2_config.activation_function {activation!r} is not one of {known}")
         hidden, self.heads, self.positions = config["n_embd"], config["n_head"], positions
         inner = config["n_inner"] or 4 * hidden
         self.wpe = nn.Embedding(positions, hidden)

@@ -4,7 +4,8 @@ Two reasons, both measured on a 2-core AMD EPYC (AVX-512), torch 2.13, float32:
 
 * speed: at 16 rows a packed oneDNN product takes a half to a third of the time of ``torch.nn.functional.linear`` (MKL);
 * shape discipline: the result of a row does not depend on how many rows share the product (2 to 256 rows tried, every
-  matrix of the default voice, ``tests/unit/test_linear.py``), where MKL changes kernels at 1, 2, 3, 5, 6, 7, 9 ... rows.
+  matrix of the default voice, ``tests/unit/test_linear.py``), where MKL changes kernels at 1, 2, 3, 5, 6, 7, 9 ...
+  rows.
 
 The second is a property of the library, not a promise of it, so nothing that must be bit-exact relies on it alone:
 the engines keep their row counts fixed as well.
@@ -46,17 +47,14 @@ class PackedLinear(nn.Module):
 def pack_linears(module: nn.Module) -> nn.Module:
     """Replace every ``nn.Linear`` below ``module`` (itself not) by a :class:`PackedLinear`, in place.
 
-    Returns ``module``. Does nothing where oneDNN is missing, off the CPU, or for weights that are not float32, so callers need no
-    condition of their own. The packed module has no weights in its ``state_dict``: load first, pack last.
+    Returns ``module``. Does nothing where oneDNN is missing, off the CPU, or for weights that are not float32, so
+    callers need no condition of their own. The packed module has no weights in its ``state_dict``: load first, pack
+    last.
     """
     if not onednn_available():
         return module
     for name, child in module.named_children():
-        if (
-            isinstance(child, nn.Linear)
-            and child.weight.device.type == "cpu"
-            and child.weight.dtype == torch.float32
-        ):
+        if isinstance(child, nn.Linear) and child.weight.device.type == "cpu" and child.weight.dtype == torch.float32:
             setattr(module, name, PackedLinear(child))
         else:
             pack_linears(child)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backends.checkpoint_files import read_json, read_tensors
+from backends.checkpoint_files import read_tensors
 from backends.errors import CheckpointError, InvalidArgument
+from backends.json_file import read_json
 from backends.models.causal_transformer import HEAD_DIM, CausalTransformer, TransformerSpec
 from backends.models.named_tensors import NamedTensors
 from backends.models.residual_quantizer import QuantizerSpec, ResidualQuantizer

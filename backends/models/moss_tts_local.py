@@ -1,11 +1,12 @@
-"""MOSS-TTS-Local v1.5: a Qwen3 backbone, one row a frame, and a frame-local transformer that writes the codes of the row.
+"""MOSS-TTS-Local v1.5: a Qwen3 backbone, one row a frame, and a frame-local transformer that writes the codes of the
+row.
 
-The backbone reads the sum of a row's embeddings and gives one hidden state. The frame-local transformer (GPT-2 style, one
-position for that state and one for each code already written) first says whether the utterance goes on (a head of two), then
-writes the codes one after another, each read back through its embedding. Heads and embeddings are tied.
+The backbone reads the sum of a row's embeddings and gives one hidden state. The frame-local transformer (GPT-2 style,
+one position for that state and one for each code already written) first says whether the utterance goes on (a head of
+two), then writes the codes one after another, each read back through its embedding. Heads and embeddings are tied.
 
-Weights load under their published names into transformers' own Qwen3 modules; :meth:`MossTTSLocal.prepare` then fuses what is
-multiplied by the same input and packs it for the device.
+Weights load under their published names into transformers' own Qwen3 modules; :meth:`MossTTSLocal.prepare` then fuses
+what is multiplied by the same input and packs it for the device.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
-from backends.checkpoint_files import load_weights, read_json
+from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
+from backends.json_file import read_json
 from backends.models.frame_transformer import FrameTransformer
 from backends.models.linear import pack_linears
 from backends.models.protocol import Attention, CodeSampler, KVSpec
@@ -45,7 +47,7 @@ class MossTTSLocalWeights(nn.Module):
 class _Layer(nn.Module):
     """One Qwen3 layer with q/k/v and gate/up fused: four products instead of seven."""
 
-    def __init__(self, source: nn.Module, heads: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, source: Any, heads: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()
         attn, mlp = source.self_attn, source.mlp
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
@@ -95,11 +97,12 @@ class MossTTSLocal(nn.Module):
         self.final_norm, self.eps = weights.transformer.norm.weight.detach(), weights.transformer.norm.variance_epsilon
         self.local = weights.local_transformer
         self.stop_head = weights.local_text_lm_head
-        self.code_heads = nn.ModuleList(_tied_head(table) for table in weights.audio_embeddings)
+        tables: list[Tensor] = [embedding.get_parameter("weight").detach() for embedding in weights.audio_embeddings]
+        self.code_heads = nn.ModuleList(_linear(table) for table in tables)
         # One table for all codebooks, each with a row of zeros for the pad code, so that a row needs one gather.
         zero = embed_tokens.new_zeros(1, embed_tokens.shape[1])
         self.text_table = embed_tokens
-        self.code_table = torch.cat([torch.cat([table.weight.detach(), zero]) for table in weights.audio_embeddings])
+        self.code_table = torch.cat([torch.cat([table, zero]) for table in tables])
         self.code_offsets = torch.arange(codebooks, device=self.device) * (size + 1)
         self.cos, self.sin = _rope_tables(qwen3, head_dim, self.max_positions, self.device, dtype)
         pack_linears(self)
@@ -148,7 +151,9 @@ def _check(config: dict[str, Any], folder: Path) -> None:
     implemented = {"model_type": MODEL_TYPE, "local_text_head_mode": "binary", "tie_word_embeddings": True}
     for key, value in implemented.items():
         if config.get(key) != value:
-            raise CheckpointError(f"{folder}/config.json: {key} is {config.get(key)!r}, this build implements {value!r}")
+            raise CheckpointError(
+                f"{folder}/config.json: {key} is {config.get(key)!r}, this build implements {value!r}"
+            )
     if len(set(config["audio_codebook_sizes"])) != 1:
         raise CheckpointError(f"{folder}/config.json: audio_codebook_sizes differ, this build wants one size")
     qwen3 = config["qwen3_config"]
@@ -158,14 +163,10 @@ def _check(config: dict[str, Any], folder: Path) -> None:
         raise CheckpointError(f"{folder}/config.json: hidden_size and gpt2_config.n_embd differ")
 
 
-def _fuse(linears: list[nn.Module]) -> nn.Linear:
+def _fuse(linears: list[nn.Linear]) -> nn.Linear:
     """Stack the outputs of linears that read the same input."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
     return _linear(weight)
-
-
-def _tied_head(table: nn.Module) -> nn.Linear:
-    return _linear(table.weight.detach())
 
 
 def _linear(weight: Tensor) -> nn.Linear:

@@ -1,7 +1,8 @@
 """Prompt rows of MOSS-TTS-Local: the public chat template, with the user's text kept apart from it.
 
-The template names its fields (reference, instruction, language, text ...) with control ids and fixed strings. A user's text may
-hold the very same strings; it is tokenised by a second tokenizer that does not know them, so it can never leave its field.
+The template names its fields (reference, instruction, language, text ...) with control ids and fixed strings. A user's
+text may hold the very same strings; it is tokenised by a second tokenizer that does not know them, so it can never
+leave its field.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from backends.checkpoint_files import read_json
 from backends.errors import CheckpointError, InvalidArgument
+from backends.json_file import read_json
 
 _BEFORE_REFERENCE = "<|im_start|>user\n<user_inst>\n- Reference(s):\n"
-_UNUSED_FIELDS = "".join(f"\n- {name}:\nNone" for name in ("Instruction", "Tokens", "Quality", "Sound Event", "Ambient Sound"))
+_UNUSED_FIELDS = "".join(
+    f"\n- {name}:\nNone" for name in ("Instruction", "Tokens", "Quality", "Sound Event", "Ambient Sound")
+)
 _NUL = "\0"
 _AFTER_TEXT = "\n</user_inst><|im_end|>\n<|im_start|>assistant\n<|audio_start|>"
 

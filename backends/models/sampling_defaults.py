@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from backends.checkpoint_files import read_json
+from backends.json_file import read_json
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Used where a request is silent. ``temperature`` 0 means greedy; the rest is for requests that ask for sampling."""
+    """Used where a request is silent. ``temperature`` 0 means greedy; the rest is for requests that sample."""
 
     temperature: float
     top_p: float

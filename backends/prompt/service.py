@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import unicodedata
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,5 +157,3 @@ def check_text(text: str) -> None:
     if not any(unicodedata.category(character)[0] in "LN" for character in text):
         shown = text if len(text) <= 20 else f"{text[:20]}..."
         raise InvalidArgument("text", f"{shown!r} holds no letter and no digit, so there is nothing to speak")
-
-

@@ -1,7 +1,7 @@
 """The stage ``tts_vocoder``: chunks of codes in, audio out, several streams a step.
 
-It is also the one who notices that a client has gone: inside an ensemble Triton shows a cancel to the next step only, so the
-vocoder sees it on the next chunk and tells the decoder (design 2.2).
+It is also the one who notices that a client has gone: inside an ensemble Triton shows a cancel to the next step only,
+so the vocoder sees it on the next chunk and tells the decoder (design 2.2).
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class VocoderStage:
         )
 
     def _forget(self, stream: int) -> list[Chunk[_Job]]:
-        """Free the stream's slot, hand it to the chunk that waited longest for one, and return its own waiting chunks."""
+        """Free the stream's slot for the chunk that waited longest for one; return its own waiting chunks."""
         held = self._streams.pop(stream, None)
         if held is not None:
             self.vocoder.close(held.slot)

@@ -81,7 +81,7 @@ def test_what_fits_no_tensor_is_refused_by_name(params: dict[str, Any], field: s
 
 
 def test_text_that_is_no_text() -> None:
-    with pytest.raises(InvalidArgument, match="character 2 .*surrogate") as caught:
+    with pytest.raises(InvalidArgument, match=r"character 2 .*surrogate") as caught:
         SpeechRequest("ab\ud800").inputs()
     assert caught.value.field == "text"
     with pytest.raises(InvalidArgument, match="a NoneType"):

@@ -4,9 +4,11 @@ import os
 import sys
 
 # The repository root: three folders up, unless the model repository was copied elsewhere.
-sys.path.insert(0, os.environ.get("VOXSTAGE_HOME") or os.path.abspath(os.path.join(os.path.dirname(__file__), *3 * [".."])))
+sys.path.insert(
+    0, os.environ.get("VOXSTAGE_HOME") or os.path.abspath(os.path.join(os.path.dirname(__file__), *3 * [".."]))
+)
 
-from backends.decoder.service import DecoderStage  # noqa: E402
-from backends.stage import triton_model  # noqa: E402
+from backends.decoder.service import DecoderStage
+from backends.stage import triton_model
 
 TritonPythonModel = triton_model(DecoderStage)
