@@ -24,9 +24,13 @@ from torch import Tensor
 from backends.errors import Internal, InvalidArgument, VoxstageError
 from backends.vocoder.state import CausalCodec, SlotState
 
-# On a CPU the matrix products of one stream's chunk already fill the cores: a larger bucket only pays for scratch slots
-# (benchmarks/vocoder_cpu.py). A GPU wants more.
+# On a CPU the products of one stream's chunk are large enough: a larger bucket gains little when full and pays for
+# scratch slots when not (benchmarks/vocoder_cpu.py). A GPU wants more.
 CPU_STEP_STREAMS = 1
+# One stream gains next to nothing from a second thread, and OpenMP threads that spin for one another on cores that other
+# processes use stall for up to a second (measured on 2 busy cores at T = 1: median 5.5 ms a step with 1 thread, 19 to
+# 117 ms with 2; OMP_WAIT_POLICY=PASSIVE brings 2 threads to 9 ms).
+CPU_THREADS = 1
 
 
 class StreamingVocoder:
