@@ -18,6 +18,8 @@ def triton_command(
         command += ["--model-repository", str(repository)]
     for service, port in ports.items():
         command += [f"--{service}-address", options.host, f"--{service}-port", str(port)]
+    # Our configs are complete. Completing them would start every Python stage, and import torch, a second time.
+    command += ["--disable-auto-complete-config"]
     command += ["--exit-timeout-secs", str(options.exit_timeout)]
     command += ["--backend-config", f"python,shm-region-prefix-name={shm_prefix}"]
     if not _has_gpu():

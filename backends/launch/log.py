@@ -34,6 +34,8 @@ class TritonLog:
     def __init__(self, stream: IO[str], show_all: bool) -> None:
         self.loaded: set[str] = set()
         self.failed: dict[str, str] = {}
+        #: What a stage's process said when it ended before Triton knew it. Triton logs it as mere information.
+        self.stub_error: str | None = None
         self.address_in_use: str | None = None
         #: True once Triton, asked to end, has said that no request is in flight.
         self.drained = False
@@ -67,6 +69,8 @@ class TritonLog:
             return
         if loaded := _LOADED.search(line):
             self.loaded.add(loaded["name"])
+        elif "Failed to preinitialize Python stub" in line:
+            self.stub_error = first_sentence(clean(line))
         elif "Found 0 model versions that have in-flight inferences" in line:
             self.drained = True
         elif level["level"] in "EF":

@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from backends.launch.log import TritonLog
 
 _PR_SET_PDEATHSIG = 1
 _SHARED_MEMORY = Path("/dev/shm")
+
+#: State letter, parent and session of a process.
+Status = tuple[str, int, int]
 
 
 class ServerProcess:
@@ -37,6 +40,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         self.log = TritonLog(self._process.stdout, show_all)
         self._stages: dict[int, str] = {}
+        self._defunct_since: dict[int, float] = {}
 
     @property
     def pid(self) -> int:
@@ -62,6 +66,16 @@ class ServerProcess:
                 return name
         return None
 
+    def defunct_stage(self, patience: float) -> bool:
+        """True if a child of the server has been dead for ``patience`` seconds without the server taking notice.
+
+        Triton 2.51 waits for ever for a stage whose process ended before it said a first word.
+        """
+        now = time.monotonic()
+        defunct = {pid for pid, status in _processes().items() if status[0] == "Z" and status[1] == self.pid}
+        self._defunct_since = {pid: self._defunct_since.get(pid, now) for pid in defunct}
+        return any(now - since > patience for since in self._defunct_since.values())
+
     def end(self) -> None:
         """Kill what is left of the server, wait for it, remove its shared memory. Safe to call at any time."""
         # Stubs share the session of the server unless it died first and they were adopted: ask /proc for both.
@@ -81,16 +95,23 @@ class ServerProcess:
 def stage_processes(server: int) -> dict[int, str]:
     """Process id → stage, for every Python stub that is a child of ``server``."""
     found: dict[int, str] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and _alive_below(server, int(entry)):
-            try:
-                arguments = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            script = next((argument for argument in arguments if argument.endswith(".py")), None)
-            if "triton_python_backend_stub" in arguments[0] and script is not None:
-                found[int(entry)] = Path(script).parent.parent.name  # <repository>/<stage>/<version>/model.py
+    for pid in _processes():
+        if not _alive_below(server, pid):
+            continue
+        try:
+            arguments = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        script = next((argument for argument in arguments if argument.endswith(".py")), None)
+        if "triton_python_backend_stub" in arguments[0] and script is not None:
+            found[pid] = Path(script).parent.parent.name  # <repository>/<stage>/<version>/model.py
     return found
+
+
+def _processes() -> dict[int, Status]:
+    """Every process of this machine that we may see."""
+    found = {int(entry): _status(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+    return {pid: status for pid, status in found.items() if status is not None}
 
 
 def _alive_below(server: int, pid: int) -> bool:
@@ -104,8 +125,8 @@ def _in_session(pid: int, session: int) -> bool:
     return status is not None and status[0] not in "ZX" and status[2] == session
 
 
-def _status(pid: int) -> tuple[str, int, int] | None:
-    """State letter, parent and session of a process; None if there is no such process. See proc(5), stat."""
+def _status(pid: int) -> Status | None:
+    """See proc(5), stat. None if there is no such process."""
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except OSError:
@@ -114,7 +135,7 @@ def _status(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[1]), int(fields[3])
 
 
-def _die_with(parent: int):  # type: ignore[no-untyped-def]
+def _die_with(parent: int) -> Callable[[], None]:
     """Code for the child: be sent SIGTERM when ``parent`` dies, however it dies. See prctl(2)."""
     libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: the child must not allocate more than it has to
 

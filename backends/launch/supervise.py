@@ -28,6 +28,8 @@ from backends.launch.watch import CanaryWatch
 #: How long Triton may take to unload its stages once no request is in flight. Triton 2.51 keeps counting a request that
 #: it refused itself on a gRPC stream (wrong dtype, unknown input), and would wait for it until --exit-timeout-secs.
 _UNLOAD_SECONDS = 4.0
+#: How long a stage's process may lie dead before it is our business: Triton reports most of these itself.
+_DEFUNCT_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _SCAN_SECONDS = 1.0
 
@@ -105,6 +107,9 @@ class Supervisor:
             if server.poll() is not None:
                 server.log.wait(2)
                 raise LaunchError(self._why_not_started(server))
+            if server.defunct_stage(_DEFUNCT_SECONDS):
+                missing = ", ".join(model.name for model in models if model.is_stage and model.name not in shown)
+                raise LaunchError(f"a stage's process died while loading (not loaded yet: {missing}){_because(server)}")
             waiting = [name for name in waiting if not health.ready(name)] if shown else waiting
             if not waiting:
                 say(f"{len(models)} models ready {time.monotonic() - began:.1f} s")
@@ -213,6 +218,10 @@ def _passed(models: Sequence[Model]) -> list[str]:
 def say(line: str) -> None:
     """One line of progress, on standard output."""
     print(line, flush=True)
+
+
+def _because(server: ServerProcess) -> str:
+    return f": {server.log.stub_error}" if server.log.stub_error else ""
 
 
 def _ending(code: int | None) -> str:

@@ -81,6 +81,15 @@ def test_a_stage_that_fails_to_load_is_quoted(tmp_path, repository):
     )
 
 
+def test_a_stage_without_code_does_not_load_for_ever(tmp_path, repository):
+    """Triton 2.51 alone would wait for it without end."""
+    (repository / "other" / "1" / "model.py").unlink()
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended(20) == 1
+    assert "serve.py: a stage's process died while loading (not loaded yet: other" in serve.err
+    assert "Python model file not found" in serve.err
+
+
 def test_a_stage_that_answers_with_an_error_is_not_served(tmp_path):
     repository = tmp_path / "repository"
     add_stage(repository, "tts", execute="raise RuntimeError('no voice')")
