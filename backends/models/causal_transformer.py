@@ -21,8 +21,9 @@ discipline:
 * **Linears run on rows padded to a multiple of 8.** By measurement, not by construction: MKL's float32 results of a
   row depend on the row count at 1, 2, 3, 5, 6, 7, 9, ... rows but were the same at all multiples of 4 (AMD EPYC with
   AVX-512, torch 2.13, 1 and 2 threads). ``StreamingVocoder.measure_exactness`` looks at the machine at hand.
-* **Norms, GELU and RoPE are row-wise or elementwise.** Vector and scalar code of one element may differ in the last
-  bit; widths here keep every element in the vector code for thread counts that are powers of two.
+* **LayerNorm is row-wise; RoPE is single exactly rounded operations**, so neither sees how the work is split. GELU is
+  elementwise; its scalar tail could differ from its vectors in the last bit, and widths here leave no tail for thread
+  counts that are powers of two (none was seen with 3 threads either).
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class CausalTransformer:
         return _Layer(
             norm1=norms[0],
             norm2=norms[1],
-            qkv=_matrix(tensors, f"{name}.self_attn.in_projs.0", width, 3 * width),
+            qkv=_halves(_matrix(tensors, f"{name}.self_attn.in_projs.0", width, 3 * width), self.spec.heads),
             out=_matrix(tensors, f"{name}.self_attn.out_projs.0", width, width, scale1),
             up=_matrix(tensors, f"{name}.linear1", width, hidden),
             down=_matrix(tensors, f"{name}.linear2", hidden, width, scale2),
@@ -154,11 +155,12 @@ class CausalTransformer:
             flat = flat.mm(self._output)
         return flat[:rows].view(batch, steps, -1)
 
-    def _turn(self, frames: Tensor, steps: int) -> Tensor:
-        """RoPE as complex factors, complex64 [B, steps, 1, 32]."""
+    def _turn(self, frames: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """RoPE as two factors [B, steps, 1, 1, 64]: cosines, and sines with the sign of what they multiply."""
         positions = frames[:, None] * self.spec.rate + torch.arange(steps, device=frames.device)
-        angles = positions[:, :, None].to(torch.float64) * self._frequencies
-        return torch.complex(angles.cos().float(), angles.sin().float())[:, :, None]
+        angles = positions[:, :, None, None, None].to(torch.float64) * self._frequencies
+        cos, sin = angles.cos().float(), angles.sin().float()
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
     def _mask(self, frames: Tensor, chunk: int) -> Tensor:
         """Additive float mask [T, B * heads or heads, block_queries, block_keys]: inside the window and not before
@@ -170,25 +172,27 @@ class CausalTransformer:
         mask = mask.expand(-1, -1, self.spec.heads, -1, -1)
         return mask.reshape(chunk, -1, self.block_queries, self.block_keys)
 
-    def _attend(self, qkv: Tensor, turn: Tensor, mask: Tensor, slots: Tensor, past: Tensor) -> Tensor:
+    def _attend(self, qkv: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, slots: Tensor, past: Tensor) -> Tensor:
         """``qkv`` [padded rows, 3 * width] -> mixed values [padded rows, width]; ``past`` [2, slots, heads, history,
         64] moves on."""
         rate, heads, kept = self.spec.rate, self.spec.heads, self.history_steps
-        batch, steps = turn.shape[:2]
+        cos, sin = turn
+        batch, steps = cos.shape[:2]
         rows, chunk = batch * steps, steps // rate
-        q, k, v = qkv[:rows].view(batch, steps, 3, heads, HEAD_DIM).unbind(2)
+        qk, v = torch.split(qkv[:rows].view(batch, steps, 3, heads, HEAD_DIM), [2, 1], dim=2)
+        # Single multiplications and additions, each exactly rounded: a fused complex product has other bits in its
+        # scalar tail than in its vectors (seen with 3 threads).
+        crossed = torch.cat([qk[..., HEAD_DIM // 2 :], qk[..., : HEAD_DIM // 2]], -1).mul_(sin)
+        q, k = torch.mul(qk, cos).add_(crossed).unbind(2)
 
         timeline = qkv.new_empty(2, batch, heads, kept + steps, HEAD_DIM)
         timeline[:, :, :, :kept] = past.index_select(1, slots)
-        new_keys, new_values = timeline[:, :, :, kept:].transpose(2, 3)  # each [B, steps, heads, 64]
-        torch.mul(_pairs(k), turn, out=_pairs(new_keys))
-        new_values.copy_(v)
+        timeline[0, :, :, kept:] = k.transpose(1, 2)
+        timeline[1, :, :, kept:] = v[:, :, 0].transpose(1, 2)
         past.index_copy_(1, slots, timeline[:, :, :, steps:])
 
         queries = qkv.new_zeros(chunk, batch, heads, self.block_queries, HEAD_DIM)
-        own = queries[:, :, :, :rate].permute(1, 0, 3, 2, 4)  # [B, T, rate, heads, 64]
-        by_frame = (batch, chunk, rate, heads, HEAD_DIM // 2)
-        torch.mul(_pairs(q).view(by_frame), turn.view(batch, chunk, rate, 1, -1), out=_pairs(own))
+        queries[:, :, :, :rate] = q.view(batch, chunk, rate, heads, HEAD_DIM).permute(1, 0, 3, 2, 4)
 
         blocks = (chunk, batch * heads, self.block_keys, HEAD_DIM)
         strides = (rate * HEAD_DIM, (kept + steps) * HEAD_DIM, HEAD_DIM, 1)
@@ -204,6 +208,12 @@ class CausalTransformer:
         return flat
 
 
-def _pairs(x: Tensor) -> Tensor:
-    """[..., 64] seen as 32 complex numbers: the interleaved pairs of RoPE."""
-    return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))
+def _halves(qkv: Tensor, heads: int) -> Tensor:
+    """Reorder the outputs of q and k in each head from pairs (0,1), (2,3), ... to first members, then second members.
+
+    Scores do not change (a dot product takes both in the same order), and RoPE becomes whole halves.
+    """
+    inputs = qkv.shape[0]
+    parts = qkv.view(inputs, 3, heads, HEAD_DIM // 2, 2)
+    qk = parts[:, :2].transpose(3, 4).reshape(inputs, -1)
+    return torch.cat([qk, parts[:, 2].reshape(inputs, -1)], dim=1)
