@@ -66,4 +66,7 @@ class Metrics:
     """The metrics of one engine, by attribute and by iteration."""
 
     def __iter__(self) -> Iterator[Metric]:
-        return iter([value for value in vars(self).values() if isinstance(value, Counter | Gauge | Histogram)])
+        values = [
+            each for value in vars(self).values() for each in (value.values() if isinstance(value, dict) else [value])
+        ]
+        return iter([value for value in values if isinstance(value, Counter | Gauge | Histogram)])

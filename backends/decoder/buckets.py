@@ -15,7 +15,6 @@ import logging
 import torch
 from torch import Tensor
 
-from backends.decoder.kv_cache import SlotCache
 from backends.models.protocol import DecoderModel
 
 log = logging.getLogger(__name__)
@@ -38,11 +37,11 @@ class _Recorder:
         return logits.argmax(dim=-1)
 
 
-def decode_buckets(model: DecoderModel, cache: SlotCache, slots: int, deterministic: bool) -> tuple[int, ...]:
+def decode_buckets(model: DecoderModel, slots: int, deterministic: bool) -> tuple[int, ...]:
     """Ascending row counts for up to ``slots`` rows; the last one holds them all.
 
     ``deterministic``: only sizes whose bits were seen to equal the largest one's on this machine; False takes the whole
-    ladder. Writes to the cache, so call it before any request.
+    ladder.
     """
     ladder = [size for size in (2**power for power in range(1, slots.bit_length())) if size < slots]
     largest = max(slots, _SMALLEST)
@@ -52,30 +51,33 @@ def decode_buckets(model: DecoderModel, cache: SlotCache, slots: int, determinis
     spec = model.rows
     rows = torch.randint(spec.codebook_size, (largest, spec.width), generator=generator)
     rows[:, 0] = spec.assistant_slot_id
-    reference = _step(model, cache, rows)
-    kept = [size for size in ladder if _agrees(model, cache, rows, size, reference)]
+    reference = _step(model, rows)
+    kept = [size for size in ladder if _agrees(model, rows, size, reference)]
     if len(kept) < len(ladder):
         log.info("decode buckets %s of %s agree bit for bit on this machine", [*kept, largest], [*ladder, largest])
     return (*kept, largest)
 
 
-def _agrees(model: DecoderModel, cache: SlotCache, rows: Tensor, size: int, reference: list[Tensor]) -> bool:
+def _agrees(model: DecoderModel, rows: Tensor, size: int, reference: list[Tensor]) -> bool:
     """Whether ``size`` rows give the reference's bits, wherever in the reference batch they stood."""
     for start in range(0, len(rows) - size + 1, max(1, size // 2)):
-        part = _step(model, cache, rows[start : start + size])
+        part = _step(model, rows[start : start + size])
         if not all(torch.equal(a, b[start : start + size]) for a, b in zip(part, reference, strict=True)):
             return False
     return True
 
 
-def _step(model: DecoderModel, cache: SlotCache, rows: Tensor) -> list[Tensor]:
-    """Hidden states and every logit of one decode step of ``rows``, each alone in its slot at position 0."""
-    count = len(rows)
-    slots = tuple(range(min(count, cache.scratch)))
-    ids = torch.tensor(slots + (cache.scratch,) * (count - len(slots)), device=model.device)
-    positions = torch.zeros(count, dtype=torch.int64, device=model.device)
+def _step(model: DecoderModel, rows: Tensor) -> list[Tensor]:
+    """Hidden states and every logit of one decode step of ``rows``, each at position 0.
+
+    Attention is left out (a row mixes nothing but its own value): it is per row by construction, and the heads are not.
+    """
+    positions = torch.zeros(len(rows), dtype=torch.int64, device=model.device)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+
     with torch.inference_mode():
-        attend = cache.decode(slots, (1,) * len(slots), ids, positions)
         hidden = model.backbone(model.embed(rows.to(model.device)), positions, attend)
         recorder = _Recorder()
         model.frame(hidden, recorder)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from backends.decoder.loop import DecodeLoop
+from backends.decoder.memory import PageMemory
 from backends.decoder.metrics import DecoderMetrics
-from backends.decoder.request import DecodeRequest, FinishReason
-from backends.decoder.runner import Runner
+from backends.decoder.request import DecodeRequest, FinishReason, Phase, rows_to_prefill
+from backends.decoder.runner import Flight, Runner, RunnerConfig
 from backends.decoder.scheduler import Scheduler
 from backends.device import use_threads
 from backends.errors import Internal, VoxstageError
@@ -23,35 +25,54 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Sizes of the engine; the stage's config.pbtxt documents them."""
+    """Sizes and switches of the engine; the stage's config.pbtxt documents them."""
 
     max_running: int = 16
     max_waiting: int = 256
     max_positions: int = 1024
+    kv_pages: int = 0  # 0: enough for every slot at its longest
+    page_rows: int = 16
     prefill_rows: int = 32
     prefill_pieces: int = 1
     deterministic: bool = True
+    lookahead: bool = True
+    lookahead_min_batch: int = 0  # 0: 1 on a GPU; never on a CPU, where host and device are one
+    prefix_cache: bool = True
     num_threads: int = 0
+    force_frames: int = 0  # benchmarks: every request makes exactly so many frames
+    check_integrity: bool = False
 
 
 class DecoderEngine:
-    """Continuous batching: requests join and leave between steps, and every step runs at the full bucket.
+    """Continuous batching: requests join and leave between steps.
 
     One iteration: take what came in, admit, read at most ``prefill_pieces`` pieces of prompts (so that running streams
-    never wait for more than those), then one decode step. ``submit`` and ``cancel`` may be called from any thread; the
-    sinks are called from the engine's.
+    never wait
+    for more than those), then one decode step. ``submit`` and ``cancel`` may be called from any thread; the sinks are
+    called from the engine's.
     """
 
     def __init__(self, model: DecoderModel, config: EngineConfig, metrics: DecoderMetrics | None = None) -> None:
         self.model, self.config, self.metrics = model, config, metrics or DecoderMetrics()
-        self._runner = Runner(
-            model, config.max_running, config.max_positions, config.prefill_rows, config.deterministic
+        if config.prefill_rows % config.page_rows:
+            raise ValueError(f"prefill_rows {config.prefill_rows} is not a multiple of page_rows {config.page_rows}")
+        longest = -(-config.max_positions // config.page_rows)
+        pages = config.kv_pages or config.max_running * longest
+        if pages < longest:
+            raise ValueError(f"kv_pages {pages} cannot hold one request of max_positions: {longest} pages are needed")
+        shapes = RunnerConfig(
+            config.max_running, config.max_positions, pages, config.page_rows, config.prefill_rows, config.deterministic
         )
+        self._runner = Runner(model, shapes)
+        self._memory = PageMemory(pages, config.page_rows, config.prefix_cache, self.metrics)
         self._scheduler = Scheduler(config.max_running, config.max_waiting)
+        min_batch = config.lookahead_min_batch or (1 if model.device.type == "cuda" else config.max_running + 1)
+        self._loop = DecodeLoop(self._launch, self._resolve, config.lookahead, min_batch)
         self._condition = threading.Condition()
         self._cancels: deque[int] = deque()
         self._closing = False
-        self._thread = threading.Thread(target=self._loop, name="decoder", daemon=True)
+        self._last_step = 0.0
+        self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
         self._thread.start()
 
     @property
@@ -60,7 +81,12 @@ class DecoderEngine:
         return self._runner.buckets
 
     def submit(self, request: DecodeRequest) -> None:
-        """Queue a request. Raises Unavailable when the engine is full or closing."""
+        """Queue a request. Raises Unavailable when the engine is full, Internal when it is closing."""
+        request.slot_token = self.model.rows.assistant_slot_id
+        request.prefill_rows = rows_to_prefill(request.rows, request.slot_token)
+        if self.config.force_frames:
+            request.max_frames = self.config.force_frames
+        request.timeline.stamp("queued")
         with self._condition:
             if self._closing:
                 raise Internal("the decoder is shutting down")
@@ -86,11 +112,12 @@ class DecoderEngine:
         self._thread.join()
 
     def check_idle(self) -> None:
-        """Raise RuntimeError unless every request is gone and every slot is back."""
+        """Raise RuntimeError unless every request is gone, every slot and page is back, and no page has two owners."""
         with self._condition:
             self._scheduler.check_idle()
+            self._memory.check([])
 
-    def _loop(self) -> None:
+    def _run(self) -> None:
         use_threads(self.config.num_threads)
         with torch.inference_mode():
             while self._take():
@@ -100,6 +127,7 @@ class DecoderEngine:
                         self._step()
                 except Exception as error:  # a fault of the model or the device: its streams end, the engine goes on
                     log.exception("a decode iteration failed")
+                    self._loop.drop()
                     self._fail(list(self._scheduler.running.values()), error)
         for request in self._scheduler.all():
             self._leave(request)
@@ -108,15 +136,22 @@ class DecoderEngine:
     def _take(self) -> bool:
         """Wait for work, apply cancels, admit. False when the engine closes."""
         with self._condition:
+            if not len(self._scheduler):
+                self._loop.drop()
+                if self.config.check_integrity:
+                    self._scheduler.check_idle()
+                    self._memory.check([])
+                self._last_step = 0.0
             self._report()
             while not (self._closing or self._cancels or len(self._scheduler)):
                 self._condition.wait()
-            while self._cancels:
-                request = self._scheduler.find(self._cancels.popleft())
-                if request is not None:
-                    self._leave(request)
-                    self.metrics.cancelled.inc()
-                    request.sink.end()
+            cancelled = [self._scheduler.find(self._cancels.popleft()) for _ in range(len(self._cancels))]
+        for request in cancelled:
+            if request is not None and request.phase is not Phase.DONE:
+                self._leave(request)
+                self.metrics.cancelled.inc()
+                request.sink.end()
+        with self._condition:
             self._scheduler.admit()
             self._report()
             return not self._closing
@@ -129,35 +164,102 @@ class DecoderEngine:
                 return
             started = time.perf_counter()
             try:
-                last = len(request.rows) - 1
-                if request.prefilled < last:
-                    before = request.prefilled
-                    request.prefilled = self._runner.prefill(request.slot, request.rows, before)
-                    self.metrics.prefill_rows.inc(request.prefilled - before)
-                if request.prefilled == last:
-                    self._runner.join(request.slot, request.rows[last], last, request.sampling)
+                if not request.pages and not self._start(request):
+                    return  # no pages and nobody younger to take them from: it waits for those who run
+                if request.stored < request.prefill_rows:
+                    self.metrics.prefill_rows.inc(self._runner.prefill(request))
+                if request.stored >= request.prefill_rows:
+                    self._memory.remember(request, request.prefill_rows)
+                    self._runner.join(request)
                     self._scheduler.run(request)
             except Exception as error:  # this request's prompt alone
                 log.exception("a prefill failed")
                 self._fail([request], error)
             self.metrics.prefill_seconds.inc(time.perf_counter() - started)
 
+    def _start(self, request: DecodeRequest) -> bool:
+        """Look the prompt up in the prefix cache and get pages for the rest of it. False when there are none."""
+        request.timeline.stamp("scheduled")
+        self._memory.match(request)
+        if not self._make_room(request, request.prefill_rows + 1):
+            self._memory.release(request)
+            request.stored = request.hit = 0
+            return False
+        return True
+
+    def _make_room(self, request: DecodeRequest, rows: int) -> bool:
+        """Let ``request`` hold pages for its first ``rows`` rows: free ones, idle cached ones, a younger one's."""
+        while not self._memory.reserve(request, rows):
+            victims = [other for other in self._scheduler.holding_pages() if other is not request]
+            if not victims or victims[-1].order < request.order:
+                return False
+            self._loop.drain()  # a request in flight cannot lose its pages
+            if victims[-1].phase is not Phase.DONE:
+                self._retract(victims[-1])
+        return True
+
+    def _retract(self, request: DecodeRequest) -> None:
+        """Take everything from a request but what it has said; it starts over and goes on where it was."""
+        self.metrics.retracted.inc()
+        request.retractions += 1
+        self._runner.leave(request.slot)
+        self._memory.release(request)
+        request.stored = request.hit = 0
+        request.on_device = False
+        with self._condition:
+            self._scheduler.retract(request)
+
     def _step(self) -> None:
         started = time.perf_counter()
-        result = self._runner.step()
+        if self._last_step:
+            self.metrics.step_gap.observe(started - self._last_step)
+        self._loop.turn(len(self._scheduler.running))
+        self._last_step = time.perf_counter()
         self.metrics.steps.inc()
-        self.metrics.step_seconds.inc(time.perf_counter() - started)
-        for slot, codes in result.frames.items():
-            request = self._scheduler.running[slot]
-            if codes is None:
+        self.metrics.step_seconds.inc(self._last_step - started)
+
+    def _launch(self) -> Flight | None:
+        """Start a step of every running request that has frames left to make."""
+        for request in sorted(self._scheduler.running.values(), key=lambda each: each.order):
+            if request.phase is not Phase.RUNNING or self._is_done(request):
+                continue
+            pages = len(request.pages)
+            if not self._make_room(request, request.stored + 1):
+                self._loop.drain()
+                if request.phase is Phase.RUNNING:
+                    self._retract(request)
+            elif len(request.pages) > pages:
+                self._runner.cache.set_table(request.slot, request.pages[pages:], pages)
+        batch = [request for request in self._scheduler.running.values() if not self._is_done(request)]
+        if not batch:
+            return None
+        for request in batch:
+            request.timeline.stamp("first_step")
+        return self._runner.launch(batch)
+
+    def _is_done(self, request: DecodeRequest) -> bool:
+        """Whether all its frames are made or on their way."""
+        return request.launched_frames >= request.max_frames
+
+    def _resolve(self, flight: Flight) -> None:
+        """Read a step and hand out what it made. Requests that ended after its launch are overruns, and dropped."""
+        gone = {id(request) for request in flight.requests if request.phase is not Phase.RUNNING}
+        self.metrics.overruns.inc(len(gone))
+        for frame in self._runner.resolve(flight):
+            request = frame.request
+            if id(request) in gone:
+                continue
+            if frame.ended and not self.config.force_frames:
                 self._finish(request, FinishReason.STOP)
                 continue
             self.metrics.frames.inc()
-            request.add_frame(codes)
+            request.keys.append(frame.key)
+            request.add_frame(frame.codes)
             if request.frames == request.max_frames:
                 self._finish(request, FinishReason.LENGTH)
 
     def _finish(self, request: DecodeRequest, reason: FinishReason) -> None:
+        self._memory.remember(request, len(request.rows) + request.frames)
         self._leave(request)
         self.metrics.finished.inc()
         request.finish(reason)
@@ -175,12 +277,15 @@ class DecoderEngine:
                 request.finish(FinishReason.ERROR, str(typed))
 
     def _leave(self, request: DecodeRequest) -> None:
-        """The single exit: out of the scheduler, the slot back."""
+        """The single exit: out of the scheduler, slot and pages back."""
         if request.slot >= 0:
             self._runner.leave(request.slot)
+        self._memory.release(request)
         with self._condition:
             self._scheduler.remove(request)
 
     def _report(self) -> None:
         self.metrics.slots.set(self._scheduler.slots_in_use)
         self.metrics.waiting.set(len(self._scheduler.waiting))
+        self.metrics.pages.set(self._memory.in_use)
+        self.metrics.cached_pages.set(self._memory.cached)

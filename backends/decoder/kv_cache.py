@@ -1,40 +1,72 @@
-"""Keys and values of every running request, in fixed slots."""
+"""Keys and values in pages, and the attention that reads them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backends.kernels.attention import paged_decode_attention
 from backends.models.protocol import Attention, KVSpec
 
 
-class SlotCache:
-    """One slot a row of the decode bucket, and one scratch slot that idle rows write to and nobody reads.
+class PagedCache:
+    """Keys and values [layers, pages + 1, page_rows, kv heads, head dim] and a page table a slot; nothing ever moves.
 
-    ``keys`` and ``values`` are [layers, slots + 1, kv heads, positions, head dim] and never move.
+    The last page is scratch: rows that belong to nobody (padding) write there, and nobody reads it. ``tables`` int32
+    [slots + 1, table_pages] maps a slot's positions to pages; the last line, the scratch slot's, stays on the scratch
+    page.
     """
 
-    def __init__(self, spec: KVSpec, slots: int, positions: int, device: torch.device) -> None:
-        shape = (spec.layers, slots + 1, spec.heads, positions, spec.head_dim)
-        # empty, not zeros: pages of memory that no request reaches are never touched.
-        self.keys = torch.empty(shape, dtype=spec.dtype, device=device)
-        self.values = torch.empty(shape, dtype=spec.dtype, device=device)
-        self.scratch, self.positions = slots, positions
+    def __init__(
+        self, spec: KVSpec, pages: int, page_rows: int, slots: int, positions: int, device: torch.device
+    ) -> None:
+        shape = (spec.layers, pages + 1, page_rows, spec.heads, spec.head_dim)
+        # Zeros: what a kernel loads and then masks must at least be finite.
+        self.keys = torch.zeros(shape, dtype=spec.dtype, device=device)
+        self.values = torch.zeros(shape, dtype=spec.dtype, device=device)
+        self.pages, self.page_rows, self.scratch_page, self.scratch_slot = pages, page_rows, pages, slots
+        self.table_pages = -(-positions // page_rows)
+        self.tables = torch.full((slots + 1, self.table_pages), pages, dtype=torch.int32, device=device)
 
-    def prefill(self, slot: int, start: int, count: int) -> Attention:
-        """Attention of ``count`` rows of one request at positions ``start``..., causal, over all that stands before."""
-        keys, values = self.keys[:, slot], self.values[:, slot]
-        end = start + count
-        visible = torch.ones(count, end, dtype=torch.bool, device=keys.device).tril(diagonal=start)
+    def set_table(self, slot: int, pages: Sequence[int], start: int = 0) -> None:
+        """Write ``pages`` into the slot's table from entry ``start`` on."""
+        if pages:
+            entries = torch.tensor(pages, dtype=torch.int32)
+            if self.tables.is_cuda:
+                entries = entries.pin_memory()  # from pageable memory the copy would wait for the device
+            self.tables[slot, start : start + len(pages)].copy_(entries, non_blocking=True)
+
+    def lines(self, slot_ids: Tensor, positions: Tensor) -> Tensor:
+        """Where rows write: int64 [B] lines of the flattened pages, for slots and positions int64 [B]."""
+        tables = self.tables[slot_ids]
+        page = tables.gather(1, (positions // self.page_rows).unsqueeze(1)).squeeze(1).long()
+        return page * self.page_rows + positions % self.page_rows
+
+    def prefill(self, pages: Sequence[int], start: int, lines: Tensor) -> Attention:
+        """Attention of one piece of one prompt: causal, over the ``start`` rows in ``pages`` and over the piece itself.
+
+        ``start`` is a multiple of ``page_rows``; ``lines`` int64 [count]: where the piece's rows are stored (the
+        scratch page's for rows that are stored already, and for padding). The piece attends over its own keys as they
+        were just computed, not as stored, so padding can never bring a stale value into a sum.
+        """
+        count = len(lines)
+        device = self.keys.device
+        before = torch.tensor(list(pages[: start // self.page_rows]), dtype=torch.int64)
+        if self.keys.is_cuda:
+            before = before.pin_memory().to(device, non_blocking=True)
+        visible = torch.ones(count, start + count, dtype=torch.bool, device=device).tril(diagonal=start)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys[layer, :, start:end] = k.transpose(0, 1)
-            values[layer, :, start:end] = v.transpose(0, 1)
+            self._store(layer, lines, k, v)
+            keys = torch.cat([self.keys[layer][before].flatten(0, 1), k])
+            values = torch.cat([self.values[layer][before].flatten(0, 1), v])
             out = F.scaled_dot_product_attention(
                 q.transpose(0, 1).unsqueeze(0),
-                keys[layer, :, :end].unsqueeze(0),
-                values[layer, :, :end].unsqueeze(0),
+                keys.transpose(0, 1).unsqueeze(0),
+                values.transpose(0, 1).unsqueeze(0),
                 attn_mask=visible,
                 enable_gqa=q.shape[1] != k.shape[1],
             )
@@ -42,28 +74,48 @@ class SlotCache:
 
         return attend
 
-    def decode(
-        self, slots: tuple[int, ...], lengths: tuple[int, ...], slot_ids: Tensor, positions: Tensor
-    ) -> Attention:
-        """Attention of one row a slot. Row b of the step belongs to ``slots[b]`` and sees ``lengths[b]`` keys, its own
-        included.
+    def decode(self, slot_ids: Tensor, positions: Tensor) -> Attention:
+        """Attention of one row a slot, on a GPU: slots and positions int64 [B] on the device, nothing from the host.
 
-        ``slot_ids`` int64 [B] is ``slots``, padded to the bucket with the scratch slot; ``positions`` int64 [B] is
-        where each row writes. Every row attends by itself over its exact length, so its result cannot depend on how
-        long its neighbours are.
+        Each row's sum is divided at fixed positions, so it does not depend on the batch
+        (:mod:`backends.kernels.attention`).
         """
-        rows = list(zip(range(len(slots)), slots, lengths, strict=True))
+        tables, lengths = self.tables[slot_ids], (positions + 1).to(torch.int32)
+        lines = self.lines(slot_ids, positions)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._store(layer, lines, k, v)
+            return paged_decode_attention(q, self.keys[layer], self.values[layer], tables, lengths, q.shape[2] ** -0.5)
+
+        return attend
+
+    def decode_rows(self, pages: Sequence[Sequence[int]], lengths: Sequence[int], lines: Tensor) -> Attention:
+        """Attention of one row a slot, for the CPU. Row b sees the first ``lengths[b]`` positions of ``pages[b]``.
+
+        ``lines`` int64 [B] as from :meth:`lines`; it may be longer than ``lengths``: the rest is padding and gets
+        zeros. Every row attends by itself over its exact length: its result cannot depend on its neighbours.
+        """
+        tables = [
+            torch.tensor(row[: -(-length // self.page_rows)], dtype=torch.int64)
+            for row, length in zip(pages, lengths, strict=True)
+        ]
+        rows = list(zip(range(len(lengths)), tables, lengths, strict=True))
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._store(layer, lines, k, v)
             keys, values = self.keys[layer], self.values[layer]
-            keys[slot_ids, :, positions] = k
-            values[slot_ids, :, positions] = v
             out = torch.zeros_like(q)
             gqa = q.shape[1] != k.shape[1]
-            for row, slot, length in rows:
+            for row, table, length in rows:
+                own_keys = keys.index_select(0, table).flatten(0, 1)[:length]
+                own_values = values.index_select(0, table).flatten(0, 1)[:length]
                 out[row] = F.scaled_dot_product_attention(
-                    q[row].unsqueeze(1), keys[slot, :, :length], values[slot, :, :length], enable_gqa=gqa
+                    q[row].unsqueeze(1), own_keys.transpose(0, 1), own_values.transpose(0, 1), enable_gqa=gqa
                 ).squeeze(1)
             return out
 
         return attend
+
+    def _store(self, layer: int, lines: Tensor, k: Tensor, v: Tensor) -> None:
+        self.keys[layer].flatten(0, 1).index_copy_(0, lines, k)
+        self.values[layer].flatten(0, 1).index_copy_(0, lines, v)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from backends.metrics import Counter, Gauge, Metrics
+from backends.decoder.prefix_cache import PrefixMetrics
+from backends.metrics import Counter, Gauge, Histogram
 
 
-class DecoderMetrics(Metrics):
+class DecoderMetrics(PrefixMetrics):
     """One attribute a metric; names as Prometheus sees them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests = Counter("voxstage_decoder_requests", "Requests accepted")
         self.shed = Counter("voxstage_decoder_shed", "Requests refused because the decoder was full")
         self.cancelled = Counter("voxstage_decoder_cancelled", "Streams ended by a cancel")
@@ -19,5 +21,18 @@ class DecoderMetrics(Metrics):
         self.step_seconds = Counter("voxstage_decoder_step_seconds", "Seconds spent in decode steps")
         self.prefill_rows = Counter("voxstage_decoder_prefill_rows", "Prompt rows read")
         self.prefill_seconds = Counter("voxstage_decoder_prefill_seconds", "Seconds spent reading prompts")
+        self.overruns = Counter("voxstage_decoder_overruns", "Rows computed for streams that had already ended")
+        self.graph_replays = Counter("voxstage_decoder_graph_replays", "Decode steps run as a CUDA graph")
+        self.graph_failures = Counter(
+            "voxstage_decoder_graph_failures", "Times that CUDA graphs were turned off by a fault"
+        )
+        self.retracted = Counter("voxstage_decoder_retracted", "Streams that gave up their pages and started over")
+        self.step_gap = Histogram(
+            "voxstage_decoder_step_gap_seconds",
+            "Seconds between the end of a decode step and the start of the next, while streams run",
+            (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+        )
+        self.pages = Gauge("voxstage_decoder_pages", "KV pages in use, those of the prefix cache included")
+        self.cached_pages = Gauge("voxstage_decoder_cached_pages", "KV pages that the prefix cache holds")
         self.slots = Gauge("voxstage_decoder_slots", "Slots that a request holds")
         self.waiting = Gauge("voxstage_decoder_waiting", "Requests that wait for a slot")

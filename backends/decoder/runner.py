@@ -1,95 +1,199 @@
-"""The runner: what one decode step and one piece of prefill do on the device."""
+"""The runner: what one decode step and one piece of prefill do on the device, split into launch and resolve."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from backends.decoder.buckets import decode_buckets
-from backends.decoder.kv_cache import SlotCache
-from backends.decoder.sampler import Sampler, SamplingParams
-from backends.models.protocol import DecoderModel
+from backends.decoder.graphs import StepGraphs
+from backends.decoder.kv_cache import PagedCache
+from backends.decoder.metrics import DecoderMetrics
+from backends.decoder.request import DecodeRequest
+from backends.decoder.sampler import Sampler
+from backends.models.protocol import Attention, DecoderModel
+from backends.rows import pack_row_keys, row_key
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one decode step made, on the host: by slot, the codes int32 [codebooks], or None where the row ended."""
+class RunnerConfig:
+    """Shapes of the runner."""
 
-    frames: dict[int, Tensor | None]
+    slots: int
+    positions: int
+    pages: int
+    page_rows: int
+    prefill_rows: int
+    deterministic: bool = True
+
+
+@dataclass(slots=True)
+class Flight:
+    """A launched step that nobody has resolved yet: who took part, whose output counts, and where it arrives.
+
+    ``requests`` is a copy: the batch may change before the step is resolved, and a request that ended meanwhile must be
+    recognised by what it is, not by the slot that it had.
+    """
+
+    requests: list[DecodeRequest]
+    keep: list[bool]
+    output: Tensor  # int64 [bucket, codebooks + 3] on the host: codes, stop, the two residues of the next row's key
+    event: torch.cuda.Event | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a step made for one request: ``codes`` int32 [codebooks], the row's key, whether it ended instead."""
+
+    request: DecodeRequest
+    codes: Tensor
+    key: int
+    ended: bool
 
 
 class Runner:
     """Runs the model at fixed shapes: decode at the rows of a bucket, prefill at ``prefill_rows`` rows of one request.
 
     Which bucket a step takes depends on the load, so all buckets must give the same bits; see
-    :mod:`backends.decoder.buckets`. The last prompt row goes through a decode step, like every generated row: it is the
-    row whose step makes the first frame.
+    :mod:`backends.decoder.buckets`. All state that a step reads and writes lies on the device, by slot: its input row,
+    its position, its step number. A step moves them on itself, so the next one can be launched before this one is
+    resolved.
     """
 
-    def __init__(
-        self, model: DecoderModel, slots: int, positions: int, prefill_rows: int, deterministic: bool = True
-    ) -> None:
-        self.model, self.slots, self.prefill_rows = model, slots, prefill_rows
-        # Padding rows of the last piece of a prompt are written too, so the cache ends on a whole piece.
-        pieces = -(-positions // prefill_rows)
-        self.cache = SlotCache(model.kv, slots, pieces * prefill_rows, model.device)
-        self.buckets = decode_buckets(model, self.cache, slots, deterministic)
-        spec, device = model.rows, model.device
-        self.sampler = Sampler(slots, spec.width, max(spec.codebook_size, 2), device)
-        # By slot, with one more line for the scratch slot: the next input row and how many frames were made before it.
+    def __init__(self, model: DecoderModel, config: RunnerConfig) -> None:
+        self.model, self.config = model, config
+        device, spec, slots = model.device, model.rows, config.slots
+        self.cache = PagedCache(model.kv, config.pages, config.page_rows, slots, config.positions, device)
+        self.buckets = decode_buckets(model, slots, config.deterministic)
+        self.sampler = Sampler(slots + 1, spec.width, max(spec.codebook_size, 2), device)
         self._rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)
         self._rows[:, 0] = 0
+        self._positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self._steps = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self._lengths: dict[int, int] = {}
+        width = spec.codebooks + 3
+        self._buffers = [torch.zeros(self.buckets[-1], width, dtype=torch.int64) for _ in range(2)]
+        if device.type == "cuda":
+            self._buffers = [buffer.pin_memory() for buffer in self._buffers]
+        self._turn = 0
+        self._graphs: StepGraphs | None = None
+        self._slot_token = torch.tensor([spec.assistant_slot_id], device=device)
 
-    def prefill(self, slot: int, rows: Tensor, start: int) -> int:
-        """Read the next piece of ``rows`` int64 [P, width] from ``start`` (a multiple of ``prefill_rows``) into
-        ``slot``.
+    def prefill(self, request: DecodeRequest) -> int:
+        """Read the next piece of a prompt; returns how many rows were read.
 
-        Returns the next start; done when it reaches P - 1.
+        Pieces are aligned to ``prefill_rows``, whatever the hit: the piece that holds the end of the hit is computed
+        whole and its first rows are not stored, so that a hit computes exactly what a miss does.
         """
-        end = min(start + self.prefill_rows, len(rows) - 1)
-        piece = torch.zeros(self.prefill_rows, rows.shape[1], dtype=torch.int64)
+        size, page_rows = self.config.prefill_rows, self.config.page_rows
+        start = request.stored // size * size
+        end = min(start + size, request.prefill_rows)
+        piece = torch.zeros(size, self.model.rows.width, dtype=torch.int64)
         piece[:, 1:] = self.model.rows.pad_code
-        piece[: end - start] = rows[start:end]
-        positions = torch.arange(start, start + self.prefill_rows, device=self.model.device)
-        attend = self.cache.prefill(slot, start, self.prefill_rows)
-        self.model.backbone(self.model.embed(piece.to(self.model.device)), positions, attend)
-        return end
+        piece[: end - start] = request.rows[start:end]
+        scratch = self.cache.scratch_page * page_rows
+        lines = [
+            request.pages[p // page_rows] * page_rows + p % page_rows if request.hit <= p < end else scratch
+            for p in range(start, start + size)
+        ]
+        device = self.model.device
+        attend = self.cache.prefill(request.pages, start, self._upload(torch.tensor(lines)))
+        positions = torch.arange(start, start + size, device=device)
+        self.model.backbone(self.model.embed(self._upload(piece)), positions, attend)
+        done = end - request.stored
+        request.stored = end
+        return done
 
-    def join(self, slot: int, last_row: Tensor, position: int, sampling: SamplingParams) -> None:
-        """Let a prefilled request decode from now on: its next input is ``last_row`` int64 [width] at ``position``."""
-        self._rows[slot] = last_row.to(self._rows.device)
-        self._steps[slot] = 0
-        self._lengths[slot] = position + 1
-        self.sampler.set_slot(slot, sampling)
+    def join(self, request: DecodeRequest) -> None:
+        """Let a request decode from now on."""
+        self.cache.set_table(request.slot, request.pages)
+        self.sampler.set_slot(request.slot, request.sampling)
+        request.on_device = False
 
     def leave(self, slot: int) -> None:
-        """Take ``slot`` out of the batch."""
-        self._lengths.pop(slot, None)
-        self.sampler.set_slot(slot, None)
+        """Take a slot out of the batch; its table falls back to the scratch page."""
+        self.cache.tables[slot].fill_(self.cache.scratch_page)
 
-    def step(self) -> StepResult:
-        """One decode step of every joined slot, at the smallest bucket that holds them."""
-        slots, lengths = tuple(self._lengths), tuple(self._lengths.values())
-        padding = next(bucket for bucket in self.buckets if bucket >= len(slots)) - len(slots)
-        device = self.model.device
-        slot_ids = torch.tensor(slots + (self.cache.scratch,) * padding, device=device)
-        positions = torch.tensor([length - 1 for length in lengths] + [0] * padding, device=device)
-        attend = self.cache.decode(slots, lengths, slot_ids, positions)
-        self.sampler.begin(slots, self._steps[slot_ids])
+    def capture(self, metrics: DecoderMetrics, min_free_bytes: int) -> None:
+        """Capture the decode steps as CUDA graphs. Call once, in the thread that will launch, before any request."""
+        self._graphs = StepGraphs(metrics, self.model.device)
+        self._graphs.capture(self._step, self.buckets, self.cache.scratch_slot, min_free_bytes)
+
+    def launch(self, requests: Sequence[DecodeRequest]) -> Flight:
+        """Start one decode step of ``requests`` (each holds pages for its next position). Does not wait for it."""
+        keep = [request.stored == request.total - 1 for request in requests]
+        for request, kept in zip(requests, keep, strict=True):
+            if not request.on_device:
+                self._feed(request)
+            request.stored += 1
+            request.total += kept
+            request.on_device = kept
+        bucket = next(bucket for bucket in self.buckets if bucket >= len(requests))
+        slots = [request.slot for request in requests] + [self.cache.scratch_slot] * (bucket - len(requests))
+        sampled = [row for row, request in enumerate(requests) if request.sampling.temperature > 0]
+        if self.model.device.type == "cpu":
+            slot_ids = torch.tensor(slots)
+            pages, lengths = [request.pages for request in requests], [request.stored for request in requests]
+            attend = self.cache.decode_rows(pages, lengths, self.cache.lines(slot_ids, self._positions[slot_ids]))
+            output = self._run(slot_ids, torch.tensor(sampled) if sampled else False, attend)
+            return Flight(list(requests), keep, output, None)
+        host_ids = torch.tensor(slots).pin_memory()
+        result = self._graphs.replay(host_ids, bool(sampled)) if self._graphs else None
+        if result is None:
+            result = self._step(host_ids.to(self.model.device, non_blocking=True), bool(sampled))
+        return Flight(list(requests), keep, *self._to_host(result))
+
+    def resolve(self, flight: Flight) -> list[Frame]:
+        """Wait for a launched step and read what it made. Rows whose output does not count are left out."""
+        if flight.event is not None:
+            flight.event.synchronize()
+        codebooks = self.model.rows.codebooks
+        # A copy: the buffer belongs to a later step soon, and the codes go on to the sink.
+        codes = flight.output[:, :codebooks].to(torch.int32)
+        ended, keys = flight.output[:, codebooks].tolist(), pack_row_keys(flight.output[:, codebooks + 1 :])
+        return [
+            Frame(request, codes[row], keys[row], bool(ended[row]))
+            for row, (request, kept) in enumerate(zip(flight.requests, flight.keep, strict=True))
+            if kept
+        ]
+
+    def _to_host(self, result: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+        """Start the copy into one of two pinned buffers. Two are enough: a step is resolved before the next but one."""
+        self._turn = 1 - self._turn
+        buffer = self._buffers[self._turn][: len(result)]
+        buffer.copy_(result, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return buffer, event
+
+    def _feed(self, request: DecodeRequest) -> None:
+        """Put a known row onto the device: the first of a request, and every row that is replayed."""
+        row = request.row(request.stored)
+        self._rows[request.slot] = self._upload(row)
+        self._positions[request.slot] = request.stored
+        self._steps[request.slot] = request.launched_frames
+
+    def _upload(self, tensor: Tensor) -> Tensor:
+        """Onto the device without waiting for it: a copy from pageable memory would."""
+        if self.model.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.model.device, non_blocking=True)
+
+    def _step(self, slot_ids: Tensor, sampled: bool) -> Tensor:
+        """One step of a GPU: everything it needs is found through ``slot_ids``, so a graph can be made of it."""
+        positions = self._positions[slot_ids]
+        return self._run(slot_ids, sampled, self.cache.decode(slot_ids, positions))
+
+    def _run(self, slot_ids: Tensor, sampled: Tensor | bool, attend: Attention) -> Tensor:
+        """The whole step on the device: embed, backbone, frame, sample, next row, its key. Int64 [B, codebooks + 3]."""
+        positions, steps = self._positions[slot_ids], self._steps[slot_ids]
+        self.sampler.begin(slot_ids, steps, sampled)
         hidden = self.model.backbone(self.model.embed(self._rows[slot_ids]), positions, attend)
         codes, stop = self.model.frame(hidden, self.sampler)
-        self._rows[slot_ids, 0] = self.model.rows.assistant_slot_id
-        self._rows[slot_ids, 1:] = codes
-        self._steps[slot_ids] += 1
-        self._lengths = {slot: length + 1 for slot, length in zip(slots, lengths, strict=True)}
-        host = codes.to("cpu", torch.int32)
-        return StepResult(
-            {
-                slot: None if ended else frame
-                for slot, frame, ended in zip(slots, host, stop.tolist()[: len(slots)], strict=False)
-            }
-        )
+        rows = torch.cat([self._slot_token.expand(len(codes), 1), codes], dim=1)
+        self._rows.index_copy_(0, slot_ids, rows)
+        self._positions.index_copy_(0, slot_ids, positions + 1)
+        self._steps.index_copy_(0, slot_ids, steps + 1)
+        return torch.cat([codes, stop.unsqueeze(1), row_key(rows)], dim=1)

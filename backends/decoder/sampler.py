@@ -84,61 +84,73 @@ def keep_mask(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 class Sampler:
     """Samples for the rows of a decode step (:class:`backends.models.protocol.CodeSampler`).
 
-    Parameters are kept by slot; :meth:`begin` says which slot stands in which row of the step. Greedy rows cost an arg
-    max; noise and filters are computed for the sampled rows alone.
+    Parameters lie on the device by slot (:meth:`set_slot`); a step gathers them by slot id, so nothing crosses to the
+    host and a captured step serves whatever requests hold the slots. A greedy row has temperature 0.
     """
 
     def __init__(self, slots: int, channels: int, width: int, device: torch.device) -> None:
-        """``channels``: 1 + codebooks. ``width``: ids of the widest head."""
+        """``slots``: the scratch slot included. ``channels``: 1 + codebooks. ``width``: ids of the widest head."""
         self.channels, self.width, self.device = channels, width, device
-        self._params: list[SamplingParams | None] = [None] * slots
-        self._layout: tuple[int, ...] | None = None
-        self._any = self._filtered = False
+        self._seed = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._temperature = torch.zeros(slots, dtype=torch.float64, device=device)
+        self._text_temperature = torch.ones(slots, dtype=torch.float64, device=device)
+        self._top_p = torch.ones(slots, dtype=torch.float64, device=device)
+        self._top_k = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._sampling = False
 
     def set_slot(self, slot: int, params: SamplingParams | None) -> None:
-        """Let ``slot`` sample by ``params``; None frees it."""
-        self._params[slot] = params
-        self._layout = None
+        """Let ``slot`` sample by ``params``; None makes it greedy."""
+        params = params or SamplingParams(0, 0.0, 1.0, 0, 1.0)
+        self._seed[slot] = params.seed
+        self._temperature[slot] = params.temperature
+        self._text_temperature[slot] = params.text_temperature
+        self._top_p[slot] = params.top_p
+        self._top_k[slot] = params.top_k
 
-    def begin(self, slots: tuple[int, ...], steps: Tensor) -> None:
-        """Prepare one step: row b belongs to ``slots[b]``; ``steps`` int64 [B]: frames each row has made before."""
-        if slots != self._layout:
-            self._gather(slots)
-        if self._any:
-            self._noise = gumbel_noise(self._seeds, steps[self._rows], self.channels, self.width)
+    def begin(self, slot_ids: Tensor, steps: Tensor, sampled: Tensor | bool) -> None:
+        """Prepare one step: row b belongs to ``slot_ids[b]`` and has made ``steps[b]`` frames before (int64 [B] both).
 
-    def _gather(self, slots: tuple[int, ...]) -> None:
-        """Collect the parameters of the sampled rows; runs when the batch changes, not in every step."""
-        params = [(row, self._params[slot]) for row, slot in enumerate(slots)]
-        sampled = [(row, p) for row, p in params if p is not None and p.temperature > 0]
-        self._layout, self._any = slots, bool(sampled)
-        self._filtered = any(p.top_k > 0 or p.top_p < 1.0 for _, p in sampled)
-
-        def column(values: list[float] | list[int], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=self.device)
-
-        self._rows = column([row for row, _ in sampled], torch.int64)
-        self._seeds = column([p.seed for _, p in sampled], torch.int64)
-        self._temperature = column([p.temperature for _, p in sampled], torch.float64)[:, None]
-        self._text_temperature = column([p.text_temperature for _, p in sampled], torch.float64)[:, None]
-        self._top_p = column([p.top_p for _, p in sampled], torch.float64)
-        self._top_k = column([p.top_k for _, p in sampled], torch.int64)
+        ``sampled``: which rows may sample. False: none, the step is an arg max. True: decided on the device by each
+        row's temperature, at the cost of computing noise for all. Int64 [n]: these rows, so that the others cost
+        nothing (a CPU step, where the host knows). All three give the same ids.
+        """
+        self._sampling = sampled is not False
+        if not self._sampling:
+            return
+        self._rows = sampled if isinstance(sampled, Tensor) else None
+        ids = slot_ids if self._rows is None else slot_ids[self._rows]
+        steps = steps if self._rows is None else steps[self._rows]
+        self._noise = gumbel_noise(self._seed[ids], steps, self.channels, self.width)
+        temperature = self._temperature[ids]
+        self._greedy = temperature == 0
+        # A greedy row's scores are computed and not used: any divisor but 0 will do.
+        self._divisor = torch.where(self._greedy, 1.0, temperature)[:, None]
+        self._text_divisor = self._text_temperature[ids][:, None]
+        self._row_top_p, self._row_top_k = self._top_p[ids], self._top_k[ids]
 
     def stop(self, logits: Tensor) -> Tensor:
         """``logits`` [B, 2] (go on, end) -> bool [B]."""
         choice = logits.argmax(dim=-1)
-        if self._any:
-            scores = logits[self._rows].double() / self._text_temperature + self._noise[:, 0, :2]
-            choice = choice.index_copy(0, self._rows, scores.argmax(dim=-1))
+        if self._sampling:
+            scores = self._of_sampled(logits).double() / self._text_divisor + self._noise[:, 0, :2]
+            choice = self._merge(choice, scores.argmax(dim=-1))
         return choice == 1
 
     def code(self, logits: Tensor, codebook: int) -> Tensor:
         """``logits`` [B, codebook size] -> int64 [B]."""
         choice = logits.argmax(dim=-1)
-        if self._any:
-            scores = logits[self._rows].double() / self._temperature
-            if self._filtered:
-                scores = scores.masked_fill(~keep_mask(scores, self._top_k, self._top_p), -torch.inf)
+        if self._sampling:
+            scores = self._of_sampled(logits).double() / self._divisor
+            scores = scores.masked_fill(~keep_mask(scores, self._row_top_k, self._row_top_p), -torch.inf)
             scores = scores + self._noise[:, codebook + 1, : logits.shape[-1]]
-            choice = choice.index_copy(0, self._rows, scores.argmax(dim=-1))
+            choice = self._merge(choice, scores.argmax(dim=-1))
         return choice
+
+    def _of_sampled(self, logits: Tensor) -> Tensor:
+        return logits if self._rows is None else logits[self._rows]
+
+    def _merge(self, greedy: Tensor, sampled: Tensor) -> Tensor:
+        """The arg max for greedy rows, the draw for the others."""
+        if self._rows is None:
+            return torch.where(self._greedy, greedy, sampled)
+        return greedy.index_copy(0, self._rows, torch.where(self._greedy, greedy[self._rows], sampled))

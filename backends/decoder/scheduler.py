@@ -22,6 +22,7 @@ class Scheduler:
         self.running: dict[int, DecodeRequest] = {}
         self._free = list(range(max_running - 1, -1, -1))
         self._by_stream: dict[int, DecodeRequest] = {}
+        self._arrivals = 0
 
     def __len__(self) -> int:
         """Requests inside, in whatever phase."""
@@ -40,6 +41,8 @@ class Scheduler:
                 f"max_waiting {self.max_waiting} are both reached; try again later"
             )
         self._by_stream[request.stream_id] = request
+        self._arrivals += 1
+        request.order = self._arrivals
         self.waiting.append(request)
 
     def find(self, stream_id: int) -> DecodeRequest | None:
@@ -66,6 +69,23 @@ class Scheduler:
         self.prefilling.remove(request)
         request.phase = Phase.RUNNING
         self.running[request.slot] = request
+
+    def retract(self, request: DecodeRequest) -> None:
+        """Send a request back to the head of the queue: it keeps its place in the order of arrival, not its slot."""
+        if request.phase is Phase.PREFILL:
+            self.prefilling.remove(request)
+        else:
+            del self.running[request.slot]
+        self._free.append(request.slot)
+        request.slot, request.phase = -1, Phase.WAITING
+        # Several may have been sent back: the oldest stands in front.
+        place = sum(1 for other in self.waiting if other.order < request.order)
+        self.waiting.insert(place, request)
+
+    def holding_pages(self) -> list[DecodeRequest]:
+        """Requests that hold pages, oldest first."""
+        inside = [*self.prefilling, *self.running.values()]
+        return sorted((each for each in inside if each.pages), key=lambda each: each.order)
 
     def remove(self, request: DecodeRequest) -> None:
         """Take a request out, from whatever phase, and free its slot."""

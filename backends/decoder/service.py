@@ -22,6 +22,7 @@ from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_fiel
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.outbox import Outbox
 from backends.settings import home, parameter
+from backends.timeline import Timeline
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
@@ -45,6 +46,13 @@ class DecoderSettings:
     prefill_rows: int = parameter(32, minimum=2)
     prefill_pieces: int = parameter(1, minimum=1)
     deterministic: bool = parameter(True)
+    page_rows: int = parameter(16, minimum=1)
+    kv_pages: int = parameter(0, minimum=0)
+    prefix_cache: bool = parameter(True)
+    lookahead: bool = parameter(True)
+    lookahead_min_batch: int = parameter(0, minimum=0)
+    force_frames: int = parameter(0, minimum=0)
+    check_integrity: bool = parameter(False)
     first_chunk_frames: int = parameter(4, minimum=1)
     chunk_frames: int = parameter(25, minimum=1)
     slowest_rate: float = parameter(0.8, minimum=0.1, maximum=1.0)
@@ -67,6 +75,7 @@ class _StreamSink:
             "finish_reason": scalar(chunk.finish_reason, np.object_),
             "error": scalar(chunk.error, np.object_),
             "format": scalar(self._format, np.object_),
+            "timeline": scalar(chunk.timeline.to_json() if chunk.timeline else "", np.object_),
         }
         self._stage.outbox.put(lambda: self._request.reply(outputs, final=chunk.final))
         if chunk.final:
@@ -107,6 +116,13 @@ class DecoderStage:
                 prefill_rows=settings.prefill_rows,
                 prefill_pieces=settings.prefill_pieces,
                 deterministic=settings.deterministic,
+                page_rows=settings.page_rows,
+                kv_pages=settings.kv_pages,
+                prefix_cache=settings.prefix_cache,
+                lookahead=settings.lookahead,
+                lookahead_min_batch=settings.lookahead_min_batch,
+                force_frames=settings.force_frames,
+                check_integrity=settings.check_integrity,
                 num_threads=settings.num_threads,
             ),
             self.metrics,
@@ -171,7 +187,11 @@ class DecoderStage:
         )
         sink = _StreamSink(self, request, stream_id, read_format(request.tensor("format")))
         schedule = ChunkSchedule(first, max(first, largest), settings.slowest_rate)
-        return DecodeRequest(stream_id, rows, sampling, max_frames, schedule, sink)
+        timeline, stamps = Timeline(), request.tensor("stamps")
+        if stamps is not None and stamps.shape == (2,):
+            timeline.stamp("received", float(stamps[0]))
+            timeline.stamp("built", float(stamps[1]))
+        return DecodeRequest(stream_id, rows, sampling, max_frames, schedule, sink, timeline=timeline)
 
     def _read_rows(self, request: StageRequest) -> Tensor:
         rows, spec = request.tensor("rows"), self.model.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ class PromptStage:
 
     def execute(self, request: StageRequest) -> None:
         """Answer with rows and fields, or raise InvalidArgument."""
+        received = time.monotonic()
         self.metrics.requests.inc()
         try:
             self._refuse_unknown(request.parameters())
@@ -94,6 +96,8 @@ class PromptStage:
                 "format": scalar(speech.format, np.object_),
                 "first_chunk_frames": scalar(speech.first_chunk_frames, np.int32),
                 "chunk_frames": scalar(speech.chunk_frames, np.int32),
+                # One clock for all processes of a machine: the timeline starts here.
+                "stamps": np.array([received, time.monotonic()], dtype=np.float64),
             }
         )
 

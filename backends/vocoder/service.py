@@ -6,6 +6,7 @@ so the vocoder sees it on the next chunk and tells the decoder (design 2.2).
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import OrderedDict, deque
@@ -23,6 +24,7 @@ from backends.metrics import Counter, Gauge, Histogram, Metrics
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.outbox import Outbox
 from backends.settings import home, parameter
+from backends.timeline import STATIONS, Timeline
 from backends.vocoder.pcm import to_format
 from backends.vocoder.schedule import Chunk, StepScheduler
 from backends.vocoder.streaming import StreamingVocoder
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
 _TOMBSTONES = 4096
+_SPAN_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,11 @@ class VocoderMetrics(Metrics):
             "Audio that a client still had to play when its next chunk left; negative: playback had run dry",
             (-1.0, -0.3, -0.1, -0.05, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0),
         )
+        # The whole pipeline's timeline, kept here because here it ends.
+        self.spans = {
+            name: Histogram(f"voxstage_span_{name}_seconds", f"Time from the station before to {name}", _SPAN_BUCKETS)
+            for name in STATIONS[1:]
+        }
 
 
 @dataclass(slots=True)
@@ -78,12 +86,14 @@ class _Job:
     finish_reason: str
     error: str
     format: str
+    timeline: str
 
 
 @dataclass(slots=True)
 class _Stream:
     slot: int
     touched: float
+    first_audio: float = 0.0
 
 
 class VocoderStage:
@@ -129,6 +139,7 @@ class VocoderStage:
             finish_reason=one("finish_reason").decode(),
             error=one("error").decode(),
             format=read_format(request.tensor("format")),
+            timeline=one("timeline").decode(),
         )
         with self._wake:
             self._inbox.append(job)
@@ -245,9 +256,26 @@ class VocoderStage:
                 "final": scalar(final, np.bool_),
                 "finish_reason": scalar(reason, np.object_),
                 "error": scalar(error, np.object_),
+                "timeline": scalar(self._timeline(job), np.object_),
             },
             final=True,
         )
+
+    def _timeline(self, job: _Job) -> str:
+        """The decoder's stamps with our own, relative to the start; empty before the last chunk."""
+        stream = self._streams.get(job.stream)
+        now = time.monotonic()
+        if stream is not None and not stream.first_audio:
+            stream.first_audio = now
+        if not job.timeline:
+            return ""
+        timeline = Timeline.from_json(job.timeline)
+        timeline.stamp("vocoder_first", stream.first_audio if stream else now)
+        timeline.stamp("vocoder_last", now)
+        for name, histogram in self.metrics.spans.items():
+            if (span := timeline.spans().get(name)) is not None:
+                histogram.observe(span)
+        return json.dumps(timeline.relative())
 
     def _forget(self, stream: int) -> list[Chunk[_Job]]:
         """Free the stream's slot for the chunk that waited longest for one; return its own waiting chunks."""

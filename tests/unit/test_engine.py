@@ -15,7 +15,6 @@ import torch
 from backends.decoder.buckets import decode_buckets
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.engine import DecoderEngine, EngineConfig
-from backends.decoder.kv_cache import SlotCache
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import Unavailable, VoxstageError
@@ -149,22 +148,22 @@ def test_a_full_engine_refuses_and_goes_on(model: MossTTSLocal, prompts: PromptB
 def test_a_failing_step_ends_its_streams_in_band_and_serves_the_next(
     engine: DecoderEngine, prompts: PromptBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = engine._runner.step
+    good = engine._runner.launch
     started, request = make(prompts, "The first stream has begun to speak.", 2)
     engine.submit(request)
     assert started.started.wait(30)
 
-    def broken() -> None:
+    def broken(requests: object) -> None:
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(engine._runner, "step", broken)
+    monkeypatch.setattr(engine._runner, "launch", broken)
     fresh, request = make(prompts, "The second stream has not.", 4)
     engine.submit(request)
     assert started.done.wait(30) and fresh.done.wait(30)
     assert started.error is None and started.chunks[-1].finish_reason == "error"
     assert "INTERNAL the decoder failed: the device is gone" in started.chunks[-1].error
     assert fresh.error is not None and not fresh.chunks
-    monkeypatch.setattr(engine._runner, "step", good)
+    monkeypatch.setattr(engine._runner, "launch", good)
     after, request = make(prompts, "The third one is served.", 6)
     engine.submit(request)
     assert len(after.codes())
@@ -178,10 +177,10 @@ def test_a_failing_prompt_fails_alone(
     codes = expected.codes()
     good = engine._runner.prefill
 
-    def sometimes(slot: int, rows: torch.Tensor, start: int) -> int:
-        if len(rows) == 3:
+    def sometimes(request: DecodeRequest) -> int:
+        if len(request.rows) == 3:
             raise RuntimeError("bad prompt")
-        return good(slot, rows, start)
+        return good(request)
 
     monkeypatch.setattr(engine._runner, "prefill", sometimes)
     neighbour, good_request = make(prompts, "A good neighbour.", 2)
@@ -220,17 +219,15 @@ class Uneven:
 
 
 def test_buckets_that_change_a_bit_are_dropped(model: MossTTSLocal) -> None:
-    cache = SlotCache(model.kv, 16, 4, model.device)
-    every = decode_buckets(model, cache, 16, deterministic=False)
+    every = decode_buckets(model, 16, deterministic=False)
     assert every == (2, 4, 8, 16)
-    kept = decode_buckets(model, cache, 16, deterministic=True)
+    kept = decode_buckets(model, 16, deterministic=True)
     assert kept[-1] == 16 and set(kept) <= set(every)
     uneven: Any = Uneven(model)
-    assert 2 not in decode_buckets(uneven, cache, 16, deterministic=True)
-    assert decode_buckets(uneven, cache, 16, deterministic=False) == every
+    assert 2 not in decode_buckets(uneven, 16, deterministic=True)
+    assert decode_buckets(uneven, 16, deterministic=False) == every
 
 
 def test_the_largest_bucket_holds_every_slot(model: MossTTSLocal) -> None:
-    cache = SlotCache(model.kv, 5, 4, model.device)
-    assert decode_buckets(model, cache, 5, deterministic=False) == (2, 4, 5)
-    assert decode_buckets(model, cache, 1, deterministic=False) == (2,)
+    assert decode_buckets(model, 5, deterministic=False) == (2, 4, 5)
+    assert decode_buckets(model, 1, deterministic=False) == (2,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from backends.checkpoint_files import read_tensors
-from backends.decoder.kv_cache import SlotCache
-from backends.decoder.runner import Runner
+from backends.decoder.chunks import ChunkSchedule
+from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.kv_cache import PagedCache
+from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
-from backends.errors import CheckpointError
+from backends.errors import CheckpointError, VoxstageError
 from backends.models.moss_tts_local import MossTTSLocal, MossTTSLocalWeights
 from backends.models.moss_tts_local_prompt import PromptBuilder
 
@@ -57,20 +60,35 @@ def test_prompt_rows_equal(voice: Path, golden: Path, name: str) -> None:
     assert torch.equal(torch.from_numpy(rows), expected["prompt_rows"])
 
 
+class Collector:
+    """Keeps one stream's frames."""
+
+    def __init__(self) -> None:
+        self.codes: list[Tensor] = []
+        self.done = threading.Event()
+
+    def chunk(self, chunk: Chunk) -> None:
+        self.codes.append(torch.from_numpy(chunk.codes))
+        if chunk.final:
+            self.done.set()
+
+    def fail(self, error: VoxstageError) -> None:
+        raise error
+
+    def end(self) -> None:
+        self.done.set()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_codes_equal_to_the_last_frame(model: MossTTSLocal, golden: Path, name: str) -> None:
     expected = entry(golden, name)
+    collector = Collector()
+    engine = DecoderEngine(model, EngineConfig(max_running=4, max_positions=256, num_threads=1))
     rows = expected["prompt_rows"].long()
-    with torch.inference_mode():
-        runner = Runner(model, slots=4, positions=256, prefill_rows=32)
-        start = 0
-        while start < len(rows) - 1:
-            start = runner.prefill(2, rows, start)
-        runner.join(2, rows[-1], len(rows) - 1, GREEDY)
-        frames = []
-        while (frame := runner.step().frames[2]) is not None:
-            frames.append(frame)
-    assert torch.equal(torch.stack(frames), expected["codes"])
+    engine.submit(DecodeRequest(1, rows, GREEDY, 100, ChunkSchedule(4, 25), collector))
+    assert collector.done.wait(60)
+    engine.close()
+    assert torch.equal(torch.cat(collector.codes), expected["codes"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,8 +98,9 @@ def test_logits_within_1e4(model: MossTTSLocal, golden: Path, name: str) -> None
     made = torch.cat([torch.full((len(codes), 1), model.rows.assistant_slot_id), codes], dim=1)
     rows = torch.cat([prompt, made])
     with torch.inference_mode():
-        cache = SlotCache(model.kv, 1, len(rows), model.device)
-        hidden = model.backbone(model.embed(rows), torch.arange(len(rows)), cache.prefill(0, 0, len(rows)))
+        cache = PagedCache(model.kv, pages=1, page_rows=len(rows), slots=1, positions=len(rows), device=model.device)
+        attend = cache.prefill([0], 0, torch.arange(len(rows)))
+        hidden = model.backbone(model.embed(rows), torch.arange(len(rows)), attend)
         stops, logits = [], []
         for frame in range(len(codes) + 1):
             recorder = Recorder(codes[min(frame, len(codes) - 1)])

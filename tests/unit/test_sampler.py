@@ -91,17 +91,20 @@ def test_neighbours_and_places_do_not_change_a_draw() -> None:
     steps = torch.tensor([3, 9, 0, 4, 4, 100, 2, 1])
     everyone = [params(seed, 0.0 if seed % 3 == 0 else 0.4 * seed, seed * 7, 1.0 - seed / 20) for seed in range(8)]
 
-    def draw(order: list[int]) -> dict[int, tuple[int, bool]]:
+    def draw(order: list[int], sampled: torch.Tensor | bool = True) -> dict[int, tuple[int, bool]]:
         sampler = Sampler(8, 13, 1024, torch.device("cpu"))
         for slot in order:
             sampler.set_slot(slot, everyone[slot])
-        sampler.begin(tuple(order), steps[order])
+        sampler.begin(torch.tensor(order), steps[order], sampled)
         codes, stops = sampler.code(logits[order], 3), sampler.stop(stop[order])
         return {slot: (int(codes[row]), bool(stops[row])) for row, slot in enumerate(order)}
 
     alone = {slot: draw([slot])[slot] for slot in range(8)}
     assert draw(list(range(8))) == alone
     assert draw([5, 2, 7, 1]) == {slot: alone[slot] for slot in (5, 2, 7, 1)}
+    # Naming the rows that may sample is a saving, not another result: slots 0, 3 and 6 are greedy.
+    assert draw([6, 5, 0, 2], torch.tensor([1, 3])) == {slot: alone[slot] for slot in (6, 5, 0, 2)}
+    assert draw([6, 0, 3], False) == {slot: alone[slot] for slot in (6, 0, 3)}
 
 
 def test_seed_step_and_channel_all_matter() -> None:
@@ -110,7 +113,7 @@ def test_seed_step_and_channel_all_matter() -> None:
     def draw(seed: int, step: int, codebook: int) -> int:
         sampler = Sampler(1, 13, 1024, torch.device("cpu"))
         sampler.set_slot(0, params(seed, 1.0, 0, 1.0))
-        sampler.begin((0,), torch.tensor([step]))
+        sampler.begin(torch.tensor([0]), torch.tensor([step]), True)
         return int(sampler.code(logits, codebook))
 
     assert draw(1, 1, 1) == draw(1, 1, 1)
@@ -121,5 +124,5 @@ def test_greedy_is_the_arg_max() -> None:
     logits = torch.randn(3, 1024)
     sampler = Sampler(3, 13, 1024, torch.device("cpu"))
     sampler.set_slot(1, params(1, 1.0))
-    sampler.begin((0, 1, 2), torch.zeros(3, dtype=torch.int64))
+    sampler.begin(torch.arange(3), torch.zeros(3, dtype=torch.int64), True)
     assert sampler.code(logits, 0)[[0, 2]].tolist() == logits[[0, 2]].argmax(-1).tolist()
