@@ -39,10 +39,14 @@ class PagePool:
         return pages
 
     def retain(self, pages: Iterable[int]) -> None:
-        """One more owner for each of ``pages``. Raises RuntimeError for a page that is free: its rows may be gone."""
+        """One more owner for each of ``pages``. Raises RuntimeError, and changes nothing, where one of them is free:
+        its rows may be gone.
+        """
+        pages = list(pages)
         for page in pages:
             if self._owners[page] < 1:
                 raise RuntimeError(f"page {page} is free and cannot be shared")
+        for page in pages:
             self._owners[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:

@@ -45,6 +45,10 @@ def test_refuses_what_would_give_a_page_two_lives() -> None:
         pool.retain([1])
     with pytest.raises(RuntimeError, match="page 0 is free already"):
         pool.release([0])
+    assert pool.allocate(1) == [0]
+    with pytest.raises(RuntimeError, match="page 1 is free and cannot be shared"):
+        pool.retain([0, 1])
+    assert pool.owners(0) == 1
     with pytest.raises(ValueError, match="count: -1"):
         pool.allocate(-1)
     with pytest.raises(ValueError, match="pages: 0"):

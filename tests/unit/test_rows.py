@@ -179,7 +179,7 @@ def test_a_prompt_that_continues_audio_has_the_keys_of_the_rows_when_they_were_m
 
 
 def test_a_row_has_another_key_where_it_is_computed_in_another_shape() -> None:
-    """The last prompt row is decoded; with more text behind it that row is prefilled, and its KV may differ by a bit."""
+    """The last prompt row is decoded; with more text behind it that row is prefilled: its KV may differ by a bit."""
     rows = prompt()
     short, long = prompt_row_keys(rows[:11], ASSISTANT), prompt_row_keys(rows, ASSISTANT)
     assert short[:10] == long[:10] and short[10] != long[10]
