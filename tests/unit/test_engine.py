@@ -231,3 +231,124 @@ def test_buckets_that_change_a_bit_are_dropped(model: MossTTSLocal) -> None:
 def test_the_largest_bucket_holds_every_slot(model: MossTTSLocal) -> None:
     assert decode_buckets(model, 5, deterministic=False) == (2, 4, 5)
     assert decode_buckets(model, 1, deterministic=False) == (2,)
+
+
+SWITCHES = [
+    {"lookahead_min_batch": 1},
+    {"lookahead": False},
+    {"prefix_cache": False},
+    {"deterministic": False},
+    {"lookahead_min_batch": 1, "prefix_cache": False, "kv_pages": 20},
+    {"lookahead_min_batch": 1, "kv_pages": 20},
+    {"prefill_pieces": 3, "max_running": 3},
+]
+
+
+def run(engine: DecoderEngine, prompts: PromptBuilder, texts: list[str], together: bool) -> list[np.ndarray[Any, Any]]:
+    """The codes of every text, seeds 0, 1, 2 ..., one after another or all at once."""
+    listeners, codes = [], []
+    for stream, text in enumerate(texts):
+        listener, request = make(prompts, text, stream, 4 + 3 * (stream % 4))
+        engine.submit(request)
+        listeners.append(listener)
+        if not together:
+            codes.append(listener.codes())
+    return [listener.codes() for listener in listeners] if together else codes
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: list[str]) -> list[str]:
+    """Sixteen requests, every text twice with another seed, so that the prefix cache has something to find."""
+    return [sentences[i // 2] for i in range(16)]
+
+
+@pytest.fixture(scope="module")
+def reference(model: MossTTSLocal, prompts: PromptBuilder, texts: list[str]) -> list[np.ndarray[Any, Any]]:
+    """One by one, everything off."""
+    config = EngineConfig(max_running=SLOTS, max_positions=256, num_threads=1, lookahead=False, prefix_cache=False)
+    engine = DecoderEngine(model, config)
+    codes = run(engine, prompts, texts, together=False)
+    engine.close()
+    return codes
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_no_switch_and_no_load_changes_a_code(
+    model: MossTTSLocal,
+    prompts: PromptBuilder,
+    texts: list[str],
+    reference: list[np.ndarray[Any, Any]],
+    switches: dict[str, Any],
+) -> None:
+    config = EngineConfig(**{"max_running": SLOTS, "max_positions": 256, "num_threads": 1, **switches})
+    engine = DecoderEngine(model, config)
+    for together in (True, False, True):  # cold, then warm where there is a cache
+        codes = run(engine, prompts, texts, together)
+        assert all(np.array_equal(a, b) for a, b in zip(codes, reference, strict=True)), together
+        engine.check_idle()
+    if config.prefix_cache and not config.kv_pages:
+        assert engine.metrics.prefix_hits.value > 16
+    if config.kv_pages:
+        assert engine.metrics.retracted.value > 0
+    if config.lookahead_min_batch:
+        assert engine.metrics.overruns.value > 0
+    engine.close()
+
+
+def test_a_stop_at_batch_one_with_lookahead_ends_where_sync_does(model: MossTTSLocal, prompts: PromptBuilder) -> None:
+    lengths = []
+    for lookahead in (False, True):
+        config = EngineConfig(
+            max_running=2, max_positions=256, num_threads=1, lookahead=lookahead, lookahead_min_batch=1
+        )
+        engine = DecoderEngine(model, config)
+        listener, request = make(prompts, "Hi.", 0, frames=100)
+        engine.submit(request)
+        lengths.append(len(listener.codes()))
+        assert listener.chunks[-1].finish_reason == "stop"
+        engine.check_idle()
+        engine.close()
+    assert lengths == [7, 7]  # as in the golden output greedy_4
+
+
+def test_a_prompt_that_continues_audio_is_the_same_on_a_hit_and_on_a_miss(
+    model: MossTTSLocal, prompts: PromptBuilder
+) -> None:
+    def play(engine: DecoderEngine, rows: torch.Tensor, stream: int) -> np.ndarray[Any, Any]:
+        listener, request = make(prompts, "unused", stream, 20)
+        request.rows, request.total = rows, len(rows)
+        engine.submit(request)
+        return listener.codes()
+
+    config = EngineConfig(max_running=2, max_positions=256, num_threads=1)
+    first = torch.from_numpy(prompts.build("The quick brown fox jumps over the lazy dog.")).long()
+    warm = DecoderEngine(model, config)
+    codes = play(warm, first, 0)
+    made = torch.from_numpy(codes).long()
+    slots = torch.full((len(made), 1), model.rows.assistant_slot_id)
+    longer = torch.cat([first, torch.cat([slots, made], dim=1)])
+    before = warm.metrics.prefix_hit_rows.value
+    hit = play(warm, longer, 1)
+    assert warm.metrics.prefix_hit_rows.value - before >= len(first) // 16 * 16
+    cold = DecoderEngine(model, config)
+    assert np.array_equal(play(cold, longer, 1), hit)
+    warm.check_idle()
+    for engine in (warm, cold):
+        engine.close()
+
+
+def test_a_thousand_staggered_finishes_return_every_slot_and_page(model: MossTTSLocal, prompts: PromptBuilder) -> None:
+    config = EngineConfig(
+        max_running=8, max_waiting=1000, max_positions=64, kv_pages=24, num_threads=1, lookahead_min_batch=1,
+        prefill_pieces=4, check_integrity=True,
+    )  # fmt: skip
+    engine = DecoderEngine(model, config)
+    rng, listeners = random.Random(3), []
+    for stream in range(1000):
+        listener, request = make(prompts, f"{stream % 50}", stream, rng.randint(1, 4))
+        engine.submit(request)
+        listeners.append((listener, request.max_frames))
+    for listener, frames in listeners:
+        assert 0 < len(listener.codes()) <= frames
+    engine.check_idle()
+    engine.close()

@@ -32,7 +32,11 @@ def test_the_config_documents_every_parameter_with_its_default(stage: str) -> No
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("max_runing", "4", "tts_decoder.max_runing: is not a parameter of tts_decoder; it has check_integrity, checkpoint"),
+        (
+            "max_runing",
+            "4",
+            "tts_decoder.max_runing: is not a parameter of tts_decoder; it has check_integrity, checkpoint",
+        ),
         ("max_running", "0", "tts_decoder.max_running: 0 is outside 1...1024"),
         ("max_running", "many", "tts_decoder.max_running: 'many' is not of type int"),
         ("deterministic", "perhaps", "tts_decoder.deterministic: 'perhaps' is neither true nor false"),
