@@ -131,7 +131,7 @@ class DecoderEngine:
                     self._fail(list(self._scheduler.running.values()), error)
         for request in self._scheduler.all():
             self._leave(request)
-            request.sink.end()
+            request.finish(FinishReason.CANCELLED)
 
     def _take(self) -> bool:
         """Wait for work, apply cancels, admit. False when the engine closes."""
@@ -150,7 +150,7 @@ class DecoderEngine:
             if request is not None and request.phase is not Phase.DONE:
                 self._leave(request)
                 self.metrics.cancelled.inc()
-                request.sink.end()
+                request.finish(FinishReason.CANCELLED)
         with self._condition:
             self._scheduler.admit()
             self._report()
@@ -273,7 +273,6 @@ class DecoderEngine:
             if request.chunks == 0:
                 request.sink.fail(typed)
             else:
-                request.pending.clear()
                 request.finish(FinishReason.ERROR, str(typed))
 
     def _leave(self, request: DecodeRequest) -> None:

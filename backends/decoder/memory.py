@@ -48,7 +48,7 @@ class PageMemory:
         if missing <= 0:
             return True
         if self._pool.free < missing and self._cache is not None:
-            self._cache.evict(missing - self._pool.free)
+            self._cache.evict(missing)
         pages = self._pool.allocate(missing)
         if pages is None:
             return False

@@ -58,10 +58,6 @@ class ChunkSink(Protocol):
         """The request failed before its first chunk."""
         ...
 
-    def end(self) -> None:
-        """The stream was cancelled: it ends here without another chunk."""
-        ...
-
 
 @dataclass(eq=False, slots=True)
 class DecodeRequest:
@@ -127,7 +123,9 @@ class DecodeRequest:
             self._send(final=False)
 
     def finish(self, reason: FinishReason, error: str = "") -> None:
-        """Send what is left as the last chunk."""
+        """Send what is left as the last chunk; a stream that is broken or that nobody wants sends no more frames."""
+        if reason in (FinishReason.CANCELLED, FinishReason.ERROR):
+            self.pending.clear()
         self._send(final=True, reason=reason.value, error=error)
 
     def _send(self, final: bool, reason: str = "", error: str = "") -> None:

@@ -196,4 +196,5 @@ class Runner:
         self._rows.index_copy_(0, slot_ids, rows)
         self._positions.index_copy_(0, slot_ids, positions + 1)
         self._steps.index_copy_(0, slot_ids, steps + 1)
+        self._positions[self.cache.scratch_slot :].zero_()  # padding rows go nowhere
         return torch.cat([codes, stop.unsqueeze(1), row_key(rows)], dim=1)

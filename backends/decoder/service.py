@@ -85,10 +85,6 @@ class _StreamSink:
         self._stage.outbox.put(lambda: self._request.fail(error))
         self._stage.forget(self._stream_id)
 
-    def end(self) -> None:
-        self._stage.outbox.put(self._request.finish)
-        self._stage.forget(self._stream_id)
-
 
 class DecoderStage:
     """Owns the engine. ``execute`` only queues; responses leave from the outbox."""
