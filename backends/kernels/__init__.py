@@ -1,0 +1,33 @@
+"""Kernels of the decode step: one contract, two implementations.
+
+Every function here takes tensors on either device. On the CPU it runs a torch version, which is also the reference of
+the tests; on CUDA it launches a kernel written in the Triton language (``backends/kernels/gpu``), imported at the first
+call, so that this package imports without a GPU and without triton. Kernels never synchronise with the host, their grids
+depend on shapes alone, and a row of a result never depends on the other rows, so they may be captured in a CUDA graph
+and may share a batch with anyone.
+"""
+
+from backends.kernels.activation import bias_activation, silu_mul
+from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention
+from backends.kernels.frame import frame_attention
+from backends.kernels.norm import add_layer_norm, add_rms_norm, layer_norm
+from backends.kernels.rope import qk_norm_rope_store
+from backends.kernels.row_key import row_keys_kernel
+from backends.kernels.sampling import Draws, sample_embed, sample_ids
+
+__all__ = [
+    "AttentionWorkspace",
+    "Draws",
+    "add_layer_norm",
+    "add_rms_norm",
+    "attention_workspace",
+    "bias_activation",
+    "frame_attention",
+    "layer_norm",
+    "paged_decode_attention",
+    "qk_norm_rope_store",
+    "row_keys_kernel",
+    "sample_embed",
+    "sample_ids",
+    "silu_mul",
+]

@@ -1,0 +1,68 @@
+"""Sampling and row keys: torch versions and kernels in triton's interpreter against the sampler and big integers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from backends.decoder.sampler import Sampler, SamplingParams
+from backends.kernels import row_key, row_keys_kernel, sample_ids, sampling
+from tests.kernel_cases import check_row_keys, check_sample_embed, check_sampling, draws_for, interpreted, skip_truncation
+
+
+@pytest.fixture(params=["torch", "triton"])
+def kind(request: pytest.FixtureRequest) -> str:
+    torch.set_num_threads(1)
+    kind: str = request.param
+    return kind
+
+
+def module(kind: str, name: str) -> ModuleType:
+    return {"sampling": sampling, "row_key": row_key}[name] if kind == "torch" else interpreted(name)
+
+
+@pytest.mark.parametrize("width", [2, 100, 1024, 2048])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_kernel_draws_the_ids_of_the_torch_version(width: int, dtype: torch.dtype) -> None:
+    differing = sum(check_sampling(interpreted("sampling"), "cpu", dtype, 24, width, seed) for seed in range(3))
+    assert differing == 0
+
+
+def test_the_torch_version_draws_the_ids_of_the_sampler() -> None:
+    logits = torch.randn(40, 1024, generator=torch.Generator().manual_seed(0))
+    draws = draws_for(40, 0, "cpu")
+    sampler = Sampler(40, 13, 1024, torch.device("cpu"))
+    columns = (draws.seeds, draws.temperature, draws.top_p, draws.top_k)
+    for slot, (seed, temperature, top_p, top_k) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        sampler.set_slot(slot, SamplingParams(seed, temperature, top_p, top_k, text_temperature=1.0))
+    sampler.begin(tuple(range(40)), draws.steps)
+    for codebook in (0, 11):
+        assert torch.equal(sample_ids(logits, draws, codebook + 1), sampler.code(logits, codebook))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sample_embed(kind: str, dtype: torch.dtype) -> None:
+    skip_truncation(kind, dtype)
+    check_sample_embed(module(kind, "sampling"), "cpu", dtype, 4, 384)
+
+
+def test_row_keys(kind: str) -> None:
+    check_row_keys(module(kind, "row_key"), "cpu")
+
+
+def test_misfits_are_refused() -> None:
+    with pytest.raises(ValueError, match="2\\^31"):
+        row_keys_kernel(torch.zeros(1, 1, dtype=torch.int64), (2**31, 7), (3, 3))
+    with pytest.raises(ValueError, match="at most 2048"):
+        sample_ids(torch.zeros(1, 4096), None, 0)
+    with pytest.raises(ValueError, match="float64"):
+        sample_ids(torch.zeros(1, 4, dtype=torch.float64), None, 0)
+
+
+def test_the_package_imports_without_triton() -> None:
+    code = "import sys; sys.modules['triton'] = None; import backends.kernels"
+    subprocess.run([sys.executable, "-c", code], check=True)
