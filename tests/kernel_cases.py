@@ -1,8 +1,8 @@
 """Random cases of every kernel against plain float64 references, for any implementation on any device.
 
-The same checks run over the torch versions (CPU), over the Triton-language kernels in triton's interpreter (CPU) and over
-them on a GPU. Outputs that a kernel must write in full are written over memory full of NaN, and so is every line of a
-cache that no row owns.
+The same checks run over the torch versions (CPU), over the Triton-language kernels in triton's interpreter (CPU) and
+over them on a GPU. Outputs that a kernel must write in full are written over memory full of NaN, and so is every line
+of a cache that no row owns.
 """
 
 from __future__ import annotations
@@ -113,7 +113,13 @@ class AttentionCase:
         _, heads, dim = self.q.shape
         with poisoned_empty():
             space = attention_workspace(
-                len(rows), heads, dim, self.max_pages, self.page, torch.device(self.device), **workspace  # type: ignore[arg-type]
+                len(rows),
+                heads,
+                dim,
+                self.max_pages,
+                self.page,
+                torch.device(self.device),
+                **workspace,  # type: ignore[arg-type]
             )
             out: Tensor = module.paged_decode_attention(
                 self.q[rows], keys, values, table, self.lengths[rows], self.scale, space

@@ -15,7 +15,7 @@ import logging
 import torch
 from torch import Tensor
 
-from backends.models.protocol import DecoderModel
+from backends.models.protocol import DecoderModel, Heads
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +70,13 @@ def _agrees(model: DecoderModel, rows: Tensor, size: int, reference: list[Tensor
 def _step(model: DecoderModel, rows: Tensor) -> list[Tensor]:
     """Hidden states and every logit of one decode step of ``rows``, each at position 0.
 
-    Attention is left out (a row mixes nothing but its own value): it is per row by construction, and the heads are not.
+    Attention is replaced by a sum of a row's own heads: it is per row by construction, the rest of a layer is not.
     """
     positions = torch.zeros(len(rows), dtype=torch.int64, device=model.device)
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+        q, k, v = heads.split(qkv)
+        return (q + (k + v).repeat_interleave(heads.count // heads.kv_count, dim=1)).flatten(1)
 
     with torch.inference_mode():
         hidden = model.backbone(model.embed(rows.to(model.device)), positions, attend)

@@ -38,6 +38,8 @@ class EngineConfig:
     lookahead: bool = True
     lookahead_min_batch: int = 0  # 0: 1 on a GPU; never on a CPU, where host and device are one
     prefix_cache: bool = True
+    cuda_graph: bool = True
+    cuda_graph_min_free_gib: float = 2.0
     num_threads: int = 0
     force_frames: int = 0  # benchmarks: every request makes exactly so many frames
     check_integrity: bool = False
@@ -72,8 +74,15 @@ class DecoderEngine:
         self._cancels: deque[int] = deque()
         self._closing = False
         self._last_step = 0.0
+        self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
         self._thread.start()
+        self._ready.wait()
+
+    @property
+    def graphs(self) -> int:
+        """CUDA graphs that serve; 0 where steps run eagerly."""
+        return self._runner.graphs
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -120,6 +129,8 @@ class DecoderEngine:
     def _run(self) -> None:
         use_threads(self.config.num_threads)
         with torch.inference_mode():
+            self._capture()
+            self._ready.set()
             while self._take():
                 try:
                     self._prefill()
@@ -132,6 +143,13 @@ class DecoderEngine:
         for request in self._scheduler.all():
             self._leave(request)
             request.finish(FinishReason.CANCELLED)
+
+    def _capture(self) -> None:
+        """CUDA graphs of every decode step, in this thread and before the first request."""
+        if self.model.device.type == "cuda":
+            torch.cuda.set_device(self.model.device)
+            if self.config.cuda_graph:
+                self._runner.capture(self.metrics, int(self.config.cuda_graph_min_free_gib * 2**30))
 
     def _take(self) -> bool:
         """Wait for work, apply cancels, admit. False when the engine closes."""

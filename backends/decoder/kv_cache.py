@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backends.kernels.attention import paged_decode_attention
-from backends.models.protocol import Attention, KVSpec
+from backends.kernels import AttentionWorkspace, attention_workspace, paged_decode_attention, qk_norm_rope_store
+from backends.models.protocol import Attention, Heads, KVSpec
 
 
 class PagedCache:
@@ -28,6 +28,7 @@ class PagedCache:
         self.keys = torch.zeros(shape, dtype=spec.dtype, device=device)
         self.values = torch.zeros(shape, dtype=spec.dtype, device=device)
         self.pages, self.page_rows, self.scratch_page, self.scratch_slot = pages, page_rows, pages, slots
+        self._shared: AttentionWorkspace | None = None
         self.table_pages = -(-positions // page_rows)
         self.tables = torch.full((slots + 1, self.table_pages), pages, dtype=torch.int32, device=device)
 
@@ -59,7 +60,8 @@ class PagedCache:
             before = before.pin_memory().to(device, non_blocking=True)
         visible = torch.ones(count, start + count, dtype=torch.bool, device=device).tril(diagonal=start)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+            q, k, v = heads.split(qkv)
             self._store(layer, lines, k, v)
             keys = torch.cat([self.keys[layer][before].flatten(0, 1), k])
             values = torch.cat([self.values[layer][before].flatten(0, 1), v])
@@ -70,7 +72,7 @@ class PagedCache:
                 attn_mask=visible,
                 enable_gqa=q.shape[1] != k.shape[1],
             )
-            return out.squeeze(0).transpose(0, 1)
+            return out.squeeze(0).transpose(0, 1).reshape(count, -1)
 
         return attend
 
@@ -83,9 +85,14 @@ class PagedCache:
         tables, lengths = self.tables[slot_ids], (positions + 1).to(torch.int32)
         lines = self.lines(slot_ids, positions)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._store(layer, lines, k, v)
-            return paged_decode_attention(q, self.keys[layer], self.values[layer], tables, lengths, q.shape[2] ** -0.5)
+        def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+            keys, values = self.keys[layer], self.values[layer]
+            q = qk_norm_rope_store(
+                qkv, heads.q_weight, heads.k_weight, heads.eps, heads.cos, heads.sin, heads.positions,
+                keys, values, lines,
+            )  # fmt: skip
+            workspace = self._workspace(heads)
+            return paged_decode_attention(q, keys, values, tables, lengths, heads.dim**-0.5, workspace).flatten(1)
 
         return attend
 
@@ -101,7 +108,8 @@ class PagedCache:
         ]
         rows = list(zip(range(len(lengths)), tables, lengths, strict=True))
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+            q, k, v = heads.split(qkv)
             self._store(layer, lines, k, v)
             keys, values = self.keys[layer], self.values[layer]
             out = torch.zeros_like(q)
@@ -112,9 +120,17 @@ class PagedCache:
                 out[row] = F.scaled_dot_product_attention(
                     q[row].unsqueeze(1), own_keys.transpose(0, 1), own_values.transpose(0, 1), enable_gqa=gqa
                 ).squeeze(1)
-            return out
+            return out.flatten(1)
 
         return attend
+
+    def _workspace(self, heads: Heads) -> AttentionWorkspace:
+        """One for all layers and steps, made at the first call and never moved."""
+        if self._shared is None:
+            self._shared = attention_workspace(
+                self.scratch_slot + 1, heads.count, heads.dim, self.table_pages, self.page_rows, self.keys.device
+            )
+        return self._shared
 
     def _store(self, layer: int, lines: Tensor, k: Tensor, v: Tensor) -> None:
         self.keys[layer].flatten(0, 1).index_copy_(0, lines, k)

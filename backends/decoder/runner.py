@@ -116,6 +116,11 @@ class Runner:
         """Take a slot out of the batch; its table falls back to the scratch page."""
         self.cache.tables[slot].fill_(self.cache.scratch_page)
 
+    @property
+    def graphs(self) -> int:
+        """CUDA graphs that serve."""
+        return len(self._graphs) if self._graphs else 0
+
     def capture(self, metrics: DecoderMetrics, min_free_bytes: int) -> None:
         """Capture the decode steps as CUDA graphs. Call once, in the thread that will launch, before any request."""
         self._graphs = StepGraphs(metrics, self.model.device)

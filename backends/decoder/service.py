@@ -39,6 +39,7 @@ class DecoderSettings:
     checkpoint: str = parameter("checkpoints/voice")
     device: str = parameter("auto")
     dtype: str = parameter("auto", choices=("auto", *_DTYPES))
+    load_format: str = parameter("safetensors", choices=("safetensors", "dummy"))
     num_threads: int = parameter(0, minimum=0)
     max_running: int = parameter(16, minimum=1, maximum=1024)
     max_waiting: int = parameter(256, minimum=0)
@@ -97,7 +98,8 @@ class DecoderStage:
         dtype = _DTYPES.get(settings.dtype, torch.float32 if device.type == "cpu" else torch.bfloat16)
         folder = home() / settings.checkpoint / "tts"
         self.settings, self.metrics = settings, DecoderMetrics()
-        self.model = MossTTSLocal.load(folder, device, dtype)
+        load = MossTTSLocal.dummy if settings.load_format == "dummy" else MossTTSLocal.load
+        self.model = load(folder, device, dtype)
         if settings.max_positions > self.model.max_positions:
             raise InvalidArgument(
                 "tts_decoder.max_positions",

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backends.kernels.noise import gumbel_noise, keep_mask
 from backends.kernels.norm import add_layer_norm
 
 MAX_IDS = 2048
@@ -18,9 +19,9 @@ class Draws:
     """How each row of a step draws. Buffers that a graph reads: change them in place.
 
     ``seeds`` and ``steps`` int64 [B]: the request's seed and how many frames it has made; ``temperature`` float64 [B],
-    0 is greedy and ignores the rest; ``top_k`` int64 [B], 0 is off; ``top_p`` float64 [B], 1 is off. ``channels``: noise
-    streams of one step, 1 + codebooks. A head with other settings (the stop head: its own temperature where the row
-    samples, 0 where it is greedy, no filters) has its own ``Draws`` over the same seeds and steps.
+    0 is greedy and ignores the rest; ``top_k`` int64 [B], 0 is off; ``top_p`` float64 [B], 1 is off. ``channels``:
+    noise streams of one step, 1 + codebooks. A head with other settings (the stop head: its own temperature where the
+    row samples, 0 where it is greedy, no filters) has its own ``Draws`` over the same seeds and steps.
     """
 
     seeds: Tensor
@@ -35,7 +36,7 @@ def sample_ids(logits: Tensor, draws: Draws | None, channel: int, out: Tensor | 
     """Choose an id a row: ``logits`` [B, V] -> int64 [B], V at most 2048, into ``out`` (any stride) if given.
 
     Arg max of ``logits / temperature + Gumbel noise`` over what top-k and top-p keep, in float64: noise and filters are
-    those of :mod:`backends.decoder.sampler`, noise stream ``channel``. ``draws`` None: every row is greedy. Ties go to
+    those of :mod:`backends.kernels.noise`, noise stream ``channel``. ``draws`` None: every row is greedy. Ties go to
     the lower id. On CUDA an id can differ from the CPU's only where two scores, or a probability sum and ``top_p``, are
     equal to the last bits of a float64.
     """
@@ -86,9 +87,6 @@ def _check(logits: Tensor, draws: Draws | None) -> None:
 
 def _choose(logits: Tensor, draws: Draws | None, channel: int) -> Tensor:
     """Greedy rows cost an arg max; noise and filters are computed for the sampled rows alone."""
-    # Not at the top: the sampler may want these kernels.
-    from backends.decoder.sampler import gumbel_noise, keep_mask
-
     ids = logits.argmax(dim=-1)
     if draws is None:
         return ids

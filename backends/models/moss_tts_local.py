@@ -23,9 +23,10 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
+from backends.kernels import add_rms_norm, silu_mul
 from backends.models.frame_transformer import FrameTransformer
 from backends.models.linear import pack_linears
-from backends.models.protocol import Attention, CodeSampler, KVSpec
+from backends.models.protocol import Attention, CodeSampler, Heads, KVSpec
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
@@ -58,15 +59,16 @@ class _Layer(nn.Module):
         self.norm1, self.norm2 = source.input_layernorm.weight, source.post_attention_layernorm.weight
         self.eps = source.input_layernorm.variance_epsilon
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: int, attend: Attention) -> Tensor:
-        count = x.shape[0]
-        qkv = self.qkv(_rms_norm(x, self.norm1, self.eps)).view(count, -1, self.head_dim)
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        q = _rotate(_rms_norm(q, self.q_norm, self.eps), cos, sin)
-        k = _rotate(_rms_norm(k, self.k_norm, self.eps), cos, sin)
-        x = x + self.out(attend(layer, q, k, v).reshape(count, -1))
-        gate, up = self.gate_up(_rms_norm(x, self.norm2, self.eps)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+    def forward(
+        self, x: Tensor, residual: Tensor | None, layer: int, attend: Attention, tables: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """``x`` [N, hidden] and the residual it is still to be added to -> the same of the next layer."""
+        cos, sin, positions = tables
+        normed, residual = add_rms_norm(x, residual, self.norm1, self.eps)
+        heads = Heads(self.heads, self.kv_heads, self.head_dim, self.q_norm, self.k_norm, self.eps, cos, sin, positions)
+        x = self.out(attend(layer, self.qkv(normed), heads))
+        normed, residual = add_rms_norm(x, residual, self.norm2, self.eps)
+        return self.down(silu_mul(self.gate_up(normed))), residual
 
 
 class MossTTSLocal(nn.Module):
@@ -118,6 +120,23 @@ class MossTTSLocal(nn.Module):
         load_weights(weights, folder, dtype)
         return cls(config, weights.to(device).eval().requires_grad_(False), SamplingDefaults.load(folder))
 
+    @classmethod
+    def dummy(cls, folder: Path, device: torch.device, dtype: torch.dtype, seed: int = 0) -> MossTTSLocal:
+        """The model that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
+        config = read_json(folder / "config.json")
+        _check(config, folder)
+        with torch.device("meta"):
+            weights = MossTTSLocalWeights(config)
+        weights = weights.to(dtype).to_empty(device=device)
+        generator = torch.Generator(device=device).manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in weights.named_parameters():
+                if "norm" in name or ".ln_" in name:
+                    parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                else:
+                    parameter.normal_(0.0, float(config.get("initializer_range", 0.02)), generator=generator)
+        return cls(config, weights.eval().requires_grad_(False), SamplingDefaults.load(folder))
+
     def embed(self, rows: Tensor) -> Tensor:
         """Rows int64 [N, 1 + codebooks] -> the sum of their embeddings [N, hidden]; the pad code adds nothing."""
         # Ids above the codebook mean pad: min() keeps the gather inside its table whatever a prompt holds.
@@ -126,10 +145,10 @@ class MossTTSLocal(nn.Module):
 
     def backbone(self, x: Tensor, positions: Tensor, attend: Attention) -> Tensor:
         """``x`` [N, hidden], ``positions`` int64 [N] -> normed hidden states [N, hidden]."""
-        cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        tables, residual = (self.cos, self.sin, positions), None
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, index, attend)
-        return _rms_norm(x, self.final_norm, self.eps)
+            x, residual = layer(x, residual, index, attend, tables)
+        return add_rms_norm(x, residual, self.final_norm, self.eps)[0]
 
     def frame(self, hidden: Tensor, sampler: CodeSampler) -> tuple[Tensor, Tensor]:
         """``hidden`` [B, hidden] -> codes int64 [B, codebooks], stop bool [B]. Codes of a stopping row mean nothing."""
@@ -173,16 +192,6 @@ def _linear(weight: Tensor) -> nn.Linear:
     fused = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     fused.weight = nn.Parameter(weight, requires_grad=False)
     return fused
-
-
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding in the half-split layout of Qwen3: ``x`` [N, heads, dim], ``cos`` and ``sin`` [N, 1, dim]."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def _rope_tables(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from backends.models.sampling_defaults import SamplingDefaults
@@ -28,11 +29,42 @@ class KVSpec:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How one layer turns its q/k/v product into heads: RMS norm of every q and k head, then rotary embedding.
+
+    ``q_weight``, ``k_weight`` [dim]; ``cos``, ``sin`` [all positions, dim], halves equal; ``positions`` int64 [N].
+    """
+
+    count: int
+    kv_count: int
+    dim: int
+    q_weight: Tensor
+    k_weight: Tensor
+    eps: float
+    cos: Tensor
+    sin: Tensor
+    positions: Tensor
+
+    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``qkv`` [N, (heads + 2 kv heads) x dim] -> q [N, heads, dim], k and v [N, kv heads, dim]."""
+        q, k, v = qkv.view(len(qkv), -1, self.dim).split((self.count, self.kv_count, self.kv_count), dim=1)
+        cos, sin = self.cos[self.positions].unsqueeze(1), self.sin[self.positions].unsqueeze(1)
+        q = rotate_halves(F.rms_norm(q, (self.dim,), self.q_weight, self.eps), cos, sin)
+        return q, rotate_halves(F.rms_norm(k, (self.dim,), self.k_weight, self.eps), cos, sin), v
+
+
+def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding in the half-split layout (Qwen3): ``x`` [N, heads, dim], ``cos`` and ``sin`` [N, 1, dim]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
 class Attention(Protocol):
     """Stores the new keys and values of one layer and attends over what the rows may see."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """``q`` [N, heads, dim], ``k`` and ``v`` [N, kv heads, dim] -> [N, heads, dim]."""
+    def __call__(self, layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+        """``qkv`` [N, (heads + 2 kv heads) x dim] -> mixed values [N, heads x dim]."""
         ...
 
 

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from backends.decoder.sampler import Sampler, SamplingParams, gumbel_noise, keep_mask, uniform_noise
+from backends.decoder.sampler import Sampler, SamplingParams
+from backends.kernels.noise import gumbel_noise, keep_mask, uniform_noise
 
 M = 1 << 64
 

@@ -42,7 +42,9 @@ def _qkv_kernel(
     x = raw.to(tl.float32)
     other = tl.load(base + partner[None, :], mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-    weight = tl.where(is_q, tl.load(q_weight + d).to(tl.float32)[None, :], tl.load(k_weight + d).to(tl.float32)[None, :])
+    weight = tl.where(
+        is_q, tl.load(q_weight + d).to(tl.float32)[None, :], tl.load(k_weight + d).to(tl.float32)[None, :]
+    )
     other_weight = tl.where(
         is_q, tl.load(q_weight + partner).to(tl.float32)[None, :], tl.load(k_weight + partner).to(tl.float32)[None, :]
     )
