@@ -20,8 +20,8 @@ def frame_attention(
 
     ``qkv`` [B, 3 heads dim]: q, k, v; ``cache`` [2, B, heads, positions, dim], contiguous, keys and values, written at
     ``position`` in place; later positions are not read. ``cos``, ``sin`` [positions, dim / 2]: rotary embedding of
-    neighbouring pairs (2i, 2i + 1), rounded to the dtype of ``qkv``; None for models with absolute positions. Returns the
-    mixed values [B, heads dim]; sums in float32.
+    neighbouring pairs (2i, 2i + 1), rounded to the dtype of ``qkv``; None for models with absolute positions. Returns
+    the mixed values [B, heads dim]; sums in float32.
     """
     _, batch, heads, positions, dim = cache.shape
     if qkv.shape != (batch, 3 * heads * dim) or not cache.is_contiguous():

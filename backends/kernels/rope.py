@@ -36,9 +36,7 @@ def qk_norm_rope_store(
     if qkv.is_cuda:
         from backends.kernels.gpu import rope as gpu
 
-        return gpu.qk_norm_rope_store(
-            qkv, q_weight, k_weight, eps, cos, sin, positions, keys, values, lines
-        )
+        return gpu.qk_norm_rope_store(qkv, q_weight, k_weight, eps, cos, sin, positions, keys, values, lines)
     q, k, v = qkv.view(len(qkv), -1, dim).split((heads, kv_heads, kv_heads), dim=1)
     cos, sin = cos[positions].float().unsqueeze(1), sin[positions].float().unsqueeze(1)
     q = _rotate(F.rms_norm(q.float(), (dim,), q_weight.float(), eps), cos, sin)
