@@ -1,16 +1,17 @@
 """Random cases of every kernel against plain float64 references, for any implementation on any device.
 
 The same checks run over the torch versions (CPU), over the Triton-language kernels in triton's interpreter (CPU) and
-over them on a GPU. Outputs that a kernel must write in full are written over memory full of NaN, and so is every line
-of a cache that no row owns.
+over them on a GPU. Outputs that a kernel must write in full are written over memory full of NaN, and so is every line of a
+cache that no row owns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from backends.kernels import Draws
 
 # Relative error in the 2-norm that rounding explains: 1e-3 ... 1e-2 is usual for bfloat16 operands.
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+TOLERANCE = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 HEADS = [(6, 6), (32, 8), (16, 8), (20, 20)]
 
 
@@ -59,8 +60,8 @@ def poisoned_empty() -> Iterator[None]:
     def poison(tensor: Tensor) -> Tensor:
         return tensor.fill_(float("nan") if tensor.is_floating_point() else -1)
 
-    torch.empty = lambda *args, **kwargs: poison(plain(*args, **kwargs))  # type: ignore[assignment]
-    torch.empty_like = lambda *args, **kwargs: poison(plain_like(*args, **kwargs))  # type: ignore[assignment]
+    torch.empty = lambda *args, **kwargs: poison(plain(*args, **kwargs))
+    torch.empty_like = lambda *args, **kwargs: poison(plain_like(*args, **kwargs))
     try:
         yield
     finally:
@@ -101,12 +102,12 @@ class AttentionCase:
         for index, (row, count) in enumerate(zip(rows, needed, strict=True)):
             pages = [deal.pop() for _ in range(count)]
             table[index, :count] = torch.tensor(pages, dtype=torch.int32)
-            for at in range(self.rows[row].shape[1]):
-                page, line = pages[at // self.page], at % self.page
-                keys[page, line], values[page, line] = self.rows[row][0, at], self.rows[row][1, at]
+            lines = (torch.tensor(pages, dtype=torch.int64)[:, None] * self.page + torch.arange(self.page)).flatten()
+            lines = lines[: self.rows[row].shape[1]].to(self.device)
+            keys.view(-1, kv_heads, dim)[lines], values.view(-1, kv_heads, dim)[lines] = self.rows[row]
         return keys, values, table.to(self.device)
 
-    def run(self, module: ModuleType, rows: list[int], seed: int = 0, **workspace: object) -> Tensor:
+    def run(self, module: ModuleType, rows: list[int], seed: int = 0, **workspace: Any) -> Tensor:
         from backends.kernels import attention_workspace
 
         keys, values, table = self.place(rows, seed)
@@ -119,7 +120,7 @@ class AttentionCase:
                 self.max_pages,
                 self.page,
                 torch.device(self.device),
-                **workspace,  # type: ignore[arg-type]
+                **workspace,
             )
             out: Tensor = module.paged_decode_attention(
                 self.q[rows], keys, values, table, self.lengths[rows], self.scale, space
@@ -139,14 +140,14 @@ class AttentionCase:
         return out
 
 
-def check_attention(module: ModuleType, case: AttentionCase, **workspace: object) -> None:
+def check_attention(module: ModuleType, case: AttentionCase, **workspace: Any) -> None:
     everyone = list(range(len(case.rows)))
     out = case.run(module, everyone, **workspace)
     close(out, case.reference(), case.q.dtype)
     assert not out[case.lengths == 0].any()
 
 
-def check_attention_invariance(module: ModuleType, case: AttentionCase, alone: list[int], **workspace: object) -> None:
+def check_attention_invariance(module: ModuleType, case: AttentionCase, alone: list[int], **workspace: Any) -> None:
     """The same bits for a row alone, among all, at another place and on other pages."""
     everyone = list(range(len(case.rows)))
     out = case.run(module, everyone, **workspace)
@@ -237,7 +238,7 @@ def check_activations(module: ModuleType, device: str, dtype: torch.dtype, count
         got = module.silu_mul(x)
     close(got, torch.nn.functional.silu(gate) * up, dtype)
     assert torch.equal(module.silu_mul(x[1:2])[0], got[1])
-    references = {
+    references: dict[str, Callable[[Tensor], Tensor]] = {
         "silu": torch.nn.functional.silu,
         "gelu": torch.nn.functional.gelu,
         "gelu_new": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),

@@ -52,6 +52,8 @@ class DecoderSettings:
     prefix_cache: bool = parameter(True)
     lookahead: bool = parameter(True)
     lookahead_min_batch: int = parameter(0, minimum=0)
+    cuda_graph: bool = parameter(True)
+    cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
     force_frames: int = parameter(0, minimum=0)
     check_integrity: bool = parameter(False)
     first_chunk_frames: int = parameter(4, minimum=1)
@@ -119,6 +121,8 @@ class DecoderStage:
                 prefix_cache=settings.prefix_cache,
                 lookahead=settings.lookahead,
                 lookahead_min_batch=settings.lookahead_min_batch,
+                cuda_graph=settings.cuda_graph,
+                cuda_graph_min_free_gib=settings.cuda_graph_min_free_gib,
                 force_frames=settings.force_frames,
                 check_integrity=settings.check_integrity,
                 num_threads=settings.num_threads,
@@ -126,7 +130,8 @@ class DecoderStage:
             self.metrics,
         )
         context.log.info(
-            "%s: %s on %s, %s, decode buckets %s", context.name, folder, device, dtype, self.engine.buckets
+            "%s: %s on %s, %s, decode buckets %s, %d CUDA graphs",
+            *(context.name, folder, device, dtype, self.engine.buckets, self.engine.graphs),
         )
         self.outbox = Outbox("decoder-outbox")
         self._open: dict[int, StageRequest] = {}

@@ -20,9 +20,8 @@ def row_keys_kernel(rows: Tensor, moduli: tuple[int, int], bases: tuple[int, int
         from backends.kernels.gpu import row_key as gpu
 
         return gpu.row_keys_kernel(rows, moduli, bases)
-    modulus = torch.tensor(moduli, device=rows.device)
-    base = torch.tensor(bases, device=rows.device)
-    keys = torch.zeros(len(rows), 2, dtype=torch.int64, device=rows.device)
+    modulo, times = torch.tensor(moduli), torch.tensor(bases)
+    keys = torch.zeros(len(rows), 2, dtype=torch.int64)
     for column in rows.long().unbind(1):
-        keys = (keys * base + column[:, None] % modulus) % modulus
+        keys = (keys * times + column[:, None] % modulo) % modulo
     return keys

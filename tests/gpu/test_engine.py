@@ -61,7 +61,7 @@ def make(model: MossTTSLocal, stream: int, frames: int | None = None) -> tuple[L
 
 
 def run(engine: DecoderEngine, model: MossTTSLocal, count: int, at_once: int) -> list[np.ndarray[Any, Any]]:
-    listeners = []
+    listeners: list[Listener] = []
     for stream in range(count):
         listener, request = make(model, stream)
         if stream >= at_once:
@@ -124,7 +124,8 @@ def test_a_step_does_not_synchronise(model: MossTTSLocal, monkeypatch: pytest.Mo
     """``set_sync_debug_mode`` raises at any call that waits for the device, launch by launch, eager and graph."""
     for graph in (False, True):
         engine = DecoderEngine(model, config(cuda_graph=graph))
-        launch, faults = engine._runner.launch, []
+        faults: list[Exception] = []
+        launch = engine._runner.launch
 
         def watched(requests: Any, launch: Any = launch, faults: list[Exception] = faults) -> Any:
             torch.cuda.set_sync_debug_mode("error")

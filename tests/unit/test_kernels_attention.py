@@ -10,7 +10,7 @@ import torch
 from backends.kernels import attention, attention_workspace
 from tests.kernel_cases import HEADS, AttentionCase, check_attention, check_attention_invariance, interpreted
 
-LENGTHS = [1, 0, 15, 16, 17, 128, 129, 200, 256]
+LENGTHS = [1, 0, 17, 128, 129, 256]
 
 
 @pytest.fixture(params=["torch", "triton"])
@@ -48,9 +48,9 @@ def test_fused_and_separate_combination_give_the_same_bits() -> None:
 
 @pytest.mark.parametrize("heads", [(6, 6), (8, 2)])
 def test_a_row_does_not_know_its_neighbours(module: ModuleType, heads: tuple[int, int]) -> None:
-    lengths = [(37 * i) % 300 for i in range(16)]
+    lengths = [(37 * i) % 300 for i in range(10)]
     case = AttentionCase("cpu", torch.float32, heads, 64, 16, lengths, 19)
-    check_attention_invariance(module, case, [1, 8, 15])
+    check_attention_invariance(module, case, [1, 9])
 
 
 def test_misfits_are_refused() -> None:

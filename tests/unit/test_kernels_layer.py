@@ -1,4 +1,4 @@
-"""Norms, activations, q/k/v and frame attention: torch versions, and kernels in triton's interpreter, against float64."""
+"""Norms, activations, q/k/v and frame attention: torch and triton's interpreter against float64."""
 
 from __future__ import annotations
 

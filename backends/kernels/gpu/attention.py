@@ -42,9 +42,14 @@ def _combine(
         # .cg: other programs wrote these lines during this launch, so they must come from the L2 cache.
         m = tl.load(maxima + at, mask=ok, other=float("-inf"), cache_modifier=".cg")
         s = tl.load(sums + at, mask=ok, other=0.0, cache_modifier=".cg")
+<<<<<<< HEAD
         a = tl.load(
             partial + at[:, :, None] * D + d[None, None, :], mask=ok[:, :, None], other=0.0, cache_modifier=".cg"
         )
+=======
+        numbers = partial + at[:, :, None] * D + d[None, None, :]
+        a = tl.load(numbers, mask=ok[:, :, None], other=0.0, cache_modifier=".cg")
+>>>>>>> kernels
         new = tl.maximum(top, tl.max(m, 0))
         base = tl.where(new == float("-inf"), 0.0, new)
         weight = tl.exp2(m - base[None, :])
@@ -108,11 +113,14 @@ def _split_kernel(
     line = page * PAGE + position % PAGE
     # Both loads stand before the first use, so that the whole span is in flight at once. Lines that are not the row's
     # may hold anything, NaN too, so values are masked like keys.
-    k = tl.load(keys + line[:, None] * key_line + kv * key_head + d[None, :], mask=seen[:, None], other=0.0)
+    if GP >= 16:  # addressed as the product wants them: a transposed tile would take a detour through shared memory
+        k = tl.load(keys + line[None, :] * key_line + kv * key_head + d[:, None], mask=seen[None, :], other=0.0)
+    else:
+        k = tl.load(keys + line[:, None] * key_line + kv * key_head + d[None, :], mask=seen[:, None], other=0.0)
     v = tl.load(values + line[:, None] * value_line + kv * value_head + d[None, :], mask=seen[:, None], other=0.0)
     query = tl.load(q + row * q_row + (kv * G + g)[:, None] * q_head + d[None, :], mask=real, other=0.0)
-    if GP >= 16:  # the tensor core's smallest tile; rows past the group are zeros
-        scores = tl.dot(query, tl.trans(k), input_precision="ieee")
+    if GP >= 16:  # 16 is the tensor core's smallest tile; rows past the group are zeros
+        scores = tl.dot(query, k, input_precision="ieee")
     else:
         scores = tl.sum(query.to(tl.float32) * k.to(tl.float32), 1)[None, :]
     scores = tl.where(seen[None, :], scores * scale, float("-inf"))
@@ -173,7 +181,7 @@ def paged_decode_attention(
 ) -> Tensor:
     """See :func:`backends.kernels.attention.paged_decode_attention`. One launch, or two without ``workspace.fused``."""
     batch, heads, dim = q.shape
-    pages, page_size, kv_heads, _ = keys.shape
+    _, page_size, kv_heads, _ = keys.shape
     split = workspace.split_keys
     splits = -(-page_table.shape[1] * page_size // split)
     room = workspace.partial.shape

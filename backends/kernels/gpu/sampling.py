@@ -1,4 +1,4 @@
-"""Choosing an id, one program a row: arg max, or filters and Gumbel noise in float64; then the id's embedding, normed."""
+"""Choosing an id, one program a row: arg max, or filters and Gumbel noise in float64; then the embedding, normed."""
 
 import torch
 import triton
