@@ -349,13 +349,16 @@ def main() -> None:
     bench = Bench(options)
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
     size = "random weights" if bench.dummy else "trained weights"
-    print(
-        f"{name}, torch {torch.__version__}, {bench.folder.name}, {size}, {bench.dtype}, {options.threads or 'half the'}
-        threads"
-    )
-    result: dict[str, Any] = {"device": name, "torch": torch.__version__, "model": bench.folder.name, "dummy":
-    bench.dummy,
-                              "date": time.strftime("%Y-%m-%d"), "options": {k: str(v) for k, v in vars(options).items()}}  # fmt: skip
+    threads = options.threads or "half the"
+    print(f"{name}, torch {torch.__version__}, {bench.folder.name}, {size}, {bench.dtype}, {threads} threads")
+    result: dict[str, Any] = {
+        "device": name,
+        "torch": torch.__version__,
+        "model": bench.folder.name,
+        "dummy": bench.dummy,
+        "date": time.strftime("%Y-%m-%d"),
+        "options": {key: str(value) for key, value in vars(options).items()},
+    }
     result["copy_bandwidth"] = bench.bandwidth()
     print(f"copy bandwidth {result['copy_bandwidth'] / 1e9:.0f} GB/s, read and written counted")
     result["key_us"] = key_cost(bench)
@@ -366,10 +369,8 @@ def main() -> None:
         result["prefill"] = prefill(bench)
     if gpu and "idle" not in options.skip:
         result["idle"] = idle_share(bench, 16)
-        print(
-            f"GPU idle {100 * result['idle']['idle']:.1f} % at B 16, {result['idle']['kernels_a_step']:.0f} kernels a
-            step"
-        )
+        idle = result["idle"]
+        print(f"GPU idle {100 * idle['idle']:.1f} % at B 16, {idle['kernels_a_step']:.0f} kernels a step")
     if "transformers" not in options.skip:
         result["transformers"] = transformers_backbone(bench, (1, 16))
     if options.json:
