@@ -1,13 +1,14 @@
 """Random cases of every kernel against plain float64 references, for any implementation on any device.
 
 The same checks run over the torch versions (CPU), over the Triton-language kernels in triton's interpreter (CPU) and
-over them on a GPU. Outputs that a kernel must write in full are written over memory full of NaN, and so is every line of a
-cache that no row owns.
+over them on a GPU. Outputs that a kernel must write in full are written over memory full of NaN, and so
+is every line of a cache that no row owns.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -24,16 +25,18 @@ TOLERANCE = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 HEADS = [(6, 6), (32, 8), (16, 8), (20, 20)]
 
 
+# Before anything imports triton: its own functions are bound to the interpreter, or not, when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
 def interpreted(name: str) -> ModuleType:
     """The Triton-language module ``name`` in triton's interpreter; skips, with a word, where that cannot be."""
     if torch.cuda.is_available():
         pytest.skip("a GPU is here: tests/gpu runs these kernels on it")
-    os.environ.setdefault("TRITON_INTERPRET", "1")
     pytest.importorskip("triton", reason="triton is not installed, so its interpreter cannot run the kernels")
     if os.environ["TRITON_INTERPRET"] != "1":
         pytest.skip("TRITON_INTERPRET is set to something else than 1")
-    import importlib
-
     return importlib.import_module(f"backends.kernels.gpu.{name}")
 
 
