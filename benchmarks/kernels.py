@@ -2,8 +2,9 @@
 
 Run from the repository root on a machine with a GPU: ``python -m benchmarks.kernels``. Times are medians of graph
 replays. Caches, residuals and gate/up products come from a ring of up to 512 buffers, several times the L2 cache where
-they are large, so that every call reads memory; small activations stay in the cache, as they do in a step. "floor" is bytes read and written once over the copy bandwidth measured first; a kernel
-that needs less than about 2 us is bound by its launch.
+they are large, so that every call reads memory; small activations stay in the cache, as they do in a step. "floor" is
+bytes read and written once over the copy bandwidth measured first; a kernel that needs less than about 2 us is bound by
+its launch.
 """
 
 from __future__ import annotations
