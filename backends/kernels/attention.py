@@ -67,16 +67,10 @@ def paged_decode_attention(
 ) -> Tensor:
     """Attention of each row's query over the row's own keys, grouped-query (Ainslie et al. 2023).
 
-        ``q`` [B, H, D]; ``keys`` and ``values`` [pages, page size, KV, D], head h reads kv head h // (H / KV);
-    <<<<<<< HEAD
-        ``page_table`` int32 [B, max pages]; ``lengths`` int32 [B], keys of each row, at most max pages x page size;
-        bfloat16, float16 or float32, sums in float32. Returns [B, H, D], zeros where the length is 0. Lines past a length
-        and table entries past the last page of a row are not read.
-    =======
-        ``page_table`` int32 [B, max pages]; ``lengths`` int32 [B], keys of each row, at most max pages x page size.
-        bfloat16, float16 or float32; sums in float32. Returns [B, H, D], zeros where the length is 0. Lines past a length and table
-        entries past the last page of a row are not read.
-    >>>>>>> kernels
+    ``q`` [B, H, D]; ``keys`` and ``values`` [pages, page size, KV, D], head h reads kv head h // (H / KV);
+    ``page_table`` int32 [B, max pages]; ``lengths`` int32 [B], keys of each row, at most max pages x page size.
+    bfloat16, float16 or float32; sums in float32. Returns [B, H, D], zeros where the length is 0. Lines past a length
+    and table entries past the last page of a row are not read.
 
         On CUDA this is flash decoding: a row is cut every ``workspace.split_keys`` positions, the parts are added in the
         order of their positions. The result of a row depends on its query, keys and length alone. Raises ValueError for

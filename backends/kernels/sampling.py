@@ -18,15 +18,10 @@ MAX_IDS = 2048
 class Draws:
     """How each row of a step draws. Buffers that a graph reads: change them in place.
 
-        ``seeds`` and ``steps`` int64 [B]: the request's seed and how many frames it has made; ``temperature`` float64 [B],
-        0 is greedy and ignores the rest; ``top_k`` int64 [B], 0 is off; ``top_p`` float64 [B], 1 is off. ``channels``:
-    <<<<<<< HEAD
-        noise streams of one step, 1 + codebooks. A head with other settings (the stop head: its own temperature where the
-        row samples, 0 where it is greedy, no filters) has its own ``Draws`` over the same seeds and steps.
-    =======
-        noise streams of one step, 1 + codebooks. A head with other settings (the stop head: its own temperature where the row
-        samples, 0 where it is greedy, no filters) has its own ``Draws`` over the same seeds and steps.
-    >>>>>>> kernels
+    ``seeds`` and ``steps`` int64 [B]: the request's seed and how many frames it has made; ``temperature`` float64 [B],
+    0 is greedy and ignores the rest; ``top_k`` int64 [B], 0 is off; ``top_p`` float64 [B], 1 is off. ``channels``:
+    noise streams of one step, 1 + codebooks. A head with other settings (the stop head: its own temperature where
+    the row samples, 0 where it is greedy, no filters) has its own ``Draws`` over the same seeds and steps.
     """
 
     seeds: Tensor

@@ -11,6 +11,7 @@ from torch import Tensor
 from backends import kernels
 from backends.kernels import activation, attention, frame, norm, rope, row_key, sampling
 from tests import kernel_cases as cases
+from tests import kernel_id_cases as id_cases
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
@@ -89,7 +90,7 @@ def test_frame_attention(dtype: torch.dtype, rope: bool, shape: tuple[int, int, 
 @pytest.mark.parametrize("width", [2, 100, 1024, 2048])
 def test_sampling_draws_the_ids_of_the_cpu(dtype: torch.dtype, width: int) -> None:
     rows, runs = 64, 40
-    differing = sum(cases.check_sampling(sampling, "cuda", dtype, rows, width, seed) for seed in range(runs))
+    differing = sum(id_cases.check_sampling(sampling, "cuda", dtype, rows, width, seed) for seed in range(runs))
     print(f"\nids that differ from the CPU's, {dtype}, V = {width}: {differing} of {rows * runs}")
     # A float64 logarithm may differ in its last bit; two scores that close are rarer than one in 10^9.
     assert differing == 0
@@ -98,12 +99,12 @@ def test_sampling_draws_the_ids_of_the_cpu(dtype: torch.dtype, width: int) -> No
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [384, 2560])
 def test_sample_embed(dtype: torch.dtype, dim: int) -> None:
-    cases.check_sample_embed(sampling, "cuda", dtype, 16, dim)
+    id_cases.check_sample_embed(sampling, "cuda", dtype, 16, dim)
 
 
 def test_a_draw_does_not_depend_on_its_place() -> None:
     logits = torch.randn(64, 1024, device="cuda")
-    draws = cases.draws_for(64, 1, "cuda")
+    draws = id_cases.draws_for(64, 1, "cuda")
     ids = sampling.sample_ids(logits, draws, 5)
     for row in range(64):
         at = slice(row, row + 1)
@@ -113,7 +114,7 @@ def test_a_draw_does_not_depend_on_its_place() -> None:
 
 
 def test_row_keys() -> None:
-    cases.check_row_keys(row_key, "cuda")
+    id_cases.check_row_keys(row_key, "cuda")
 
 
 def _step(x: Tensor, lengths: Tensor) -> Callable[[], list[Tensor]]:
@@ -130,7 +131,7 @@ def _step(x: Tensor, lengths: Tensor) -> Callable[[], list[Tensor]]:
     cos, sin = draw(64, 64), draw(64, 64)
     space = kernels.attention_workspace(batch, 4, 64, table.shape[1], 16, cuda, split_keys=16)
     cache, code_table = draw(2, batch, 4, 13, 64), draw(2000, 256)
-    draws = cases.draws_for(batch, 0, "cuda")
+    draws = id_cases.draws_for(batch, 0, "cuda")
 
     def step() -> list[Tensor]:
         normed, total = kernels.add_rms_norm(x, x, weight, 1e-6)

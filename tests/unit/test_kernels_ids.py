@@ -11,14 +11,8 @@ import torch
 
 from backends.decoder.sampler import Sampler, SamplingParams
 from backends.kernels import row_key, row_keys_kernel, sample_ids, sampling
-from tests.kernel_cases import (
-    check_row_keys,
-    check_sample_embed,
-    check_sampling,
-    draws_for,
-    interpreted,
-    skip_truncation,
-)
+from tests.kernel_cases import interpreted, skip_truncation
+from tests.kernel_id_cases import check_row_keys, check_sample_embed, check_sampling, draws_for
 
 
 @pytest.fixture(params=["torch", "triton"])
