@@ -15,14 +15,14 @@ import logging
 import torch
 from torch import Tensor
 
-from backends.models.protocol import DecoderModel, Heads
+from backends.models.protocol import CodeSampler, DecoderModel, Heads
 
 log = logging.getLogger(__name__)
 
 _SMALLEST = 2  # one row is a matrix-vector product, a kernel of its own in most libraries
 
 
-class _Recorder:
+class _Recorder(CodeSampler):
     """Greedy choices, with the logits kept for comparison."""
 
     def __init__(self) -> None:

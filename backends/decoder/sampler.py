@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backends.kernels import Draws, sample_ids
+from backends.kernels import Draws, sample_embed, sample_ids
+from backends.models.protocol import CodeReader, CodeSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class SamplingParams:
     text_temperature: float
 
 
-class Sampler:
-    """Samples for the rows of a decode step (:class:`backends.models.protocol.CodeSampler`).
+class Sampler(CodeSampler):
+    """Samples for the rows of a decode step.
 
     Parameters lie on the device by slot (:meth:`set_slot`); a step gathers them by slot id, so nothing crosses to the
     host and a captured step serves whatever requests hold the slots. A greedy row has temperature 0.
@@ -80,6 +81,15 @@ class Sampler:
     def code(self, logits: Tensor, codebook: int) -> Tensor:
         """``logits`` [B, codebook size] -> int64 [B]."""
         return self._choose(logits, self._code_draws, codebook + 1)
+
+    def code_embed(self, logits: Tensor, codebook: int, reader: CodeReader) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the base class; one kernel on a GPU."""
+        if not logits.is_cuda:
+            return super().code_embed(logits, codebook, reader)
+        return sample_embed(
+            logits, self._code_draws, codebook + 1, reader.table, reader.offset, reader.position,
+            reader.weight, reader.bias, reader.eps,
+        )  # fmt: skip
 
     def _choose(self, logits: Tensor, draws: Draws | None, channel: int) -> Tensor:
         if draws is None or self._rows is None:

@@ -4,11 +4,7 @@ Every function here takes tensors on either device. On the CPU it runs a torch v
 the tests; on CUDA it launches a kernel written in the Triton language (``backends/kernels/gpu``), imported at the first
 call, so that this package imports without a GPU and without triton. Kernels never synchronise with the host, their
 grids depend on shapes alone, and a row of a result never depends on the other rows, so they may be captured in a CUDA
-<<<<<<< HEAD
-graph and may share a batch with anyone.
-=======
 graph and may share a batch with anyone. A kernel is compiled at its first call with new shapes: warm up before capture.
->>>>>>> kernels
 """
 
 from backends.kernels.activation import bias_activation, silu_mul

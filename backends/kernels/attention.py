@@ -72,9 +72,9 @@ def paged_decode_attention(
     bfloat16, float16 or float32; sums in float32. Returns [B, H, D], zeros where the length is 0. Lines past a length
     and table entries past the last page of a row are not read.
 
-        On CUDA this is flash decoding: a row is cut every ``workspace.split_keys`` positions, the parts are added in the
-        order of their positions. The result of a row depends on its query, keys and length alone. Raises ValueError for
-        shapes that the kernel does not cover.
+    On CUDA this is flash decoding: a row is cut every ``workspace.split_keys`` positions, the parts are added in the
+    order of their positions. The result of a row depends on its query, keys and length alone. Raises ValueError for
+    shapes that the kernel does not cover.
     """
     batch, heads, dim = q.shape
     _, page_size, kv_heads, key_dim = keys.shape

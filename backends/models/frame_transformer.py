@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from backends.errors import CheckpointError
 from backends.kernels import add_layer_norm, bias_activation, frame_attention
+from backends.models.protocol import CodeReader
 
 _ACTIVATIONS = ("silu", "gelu_new", "gelu")
 
@@ -67,20 +68,31 @@ class FrameTransformer(nn.Module):
         shape = (2, count, self.heads, self.positions, width // self.heads)
         return [torch.empty(shape, dtype=hidden.dtype, device=hidden.device) for _ in self.h]
 
-    def step(self, x: Tensor, position: int, cache: list[Tensor]) -> Tensor:
-        """``x`` [B, hidden] at ``position`` -> normed state [B, hidden]. Positions must come in order from 0."""
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The backbone's state ``x`` [B, hidden] as position 0: (normed, x) for :meth:`step`."""
+        first: Any = self.h[0]
+        return add_layer_norm(x, self.position_row(0), first.ln_1.weight, first.ln_1.bias, self.eps)
+
+    def reader(self, table: Tensor, offset: int, position: int) -> CodeReader:
+        """How a code enters at ``position``, through ``table`` at ``offset``."""
+        first: Any = self.h[0]
+        return CodeReader(table, offset, self.position_row(position), first.ln_1.weight, first.ln_1.bias, self.eps)
+
+    def position_row(self, position: int) -> Tensor | None:
+        """The vector of a position; None where positions turn queries and keys instead."""
+        return None if self.wpe is None else self.wpe.weight[position]
+
+    def step(self, normed: Tensor, x: Tensor, position: int, cache: list[Tensor]) -> Tensor:
+        """``x`` [B, hidden] and its first norm at ``position`` -> normed state. Positions come in order from 0."""
         cos, sin = self._rotary(x)
-        ahead = None if self.wpe is None else self.wpe.weight[position]
-        residual: Tensor | None = ahead
         blocks: list[Any] = list(self.h)
-        for block, layer_cache in zip(blocks, cache, strict=True):
-            normed, total = add_layer_norm(x, residual, block.ln_1.weight, block.ln_1.bias, self.eps)
+        for index, (block, layer_cache) in enumerate(zip(blocks, cache, strict=True)):
             mixed = frame_attention(block.attn.c_attn(normed), layer_cache, position, self.scale, cos, sin)
-            normed, total = add_layer_norm(
-                block.attn.c_proj(mixed), total, block.ln_2.weight, block.ln_2.bias, self.eps
-            )
-            x, residual = block.mlp.fc_out(bias_activation(block.mlp.fc_in(normed), None, self.activation)), total
-        return add_layer_norm(x, residual, self.ln_f.weight, self.ln_f.bias, self.eps)[0]
+            normed, x = add_layer_norm(block.attn.c_proj(mixed), x, block.ln_2.weight, block.ln_2.bias, self.eps)
+            inner = block.mlp.fc_out(bias_activation(block.mlp.fc_in(normed), None, self.activation))
+            after = blocks[index + 1].ln_1 if index + 1 < len(blocks) else self.ln_f
+            normed, x = add_layer_norm(inner, x, after.weight, after.bias, self.eps)
+        return normed
 
     def _rotary(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """cos and sin [positions, dim / 2] of RoPE (Su et al. 2021) on the pairs (0, 1), (2, 3) ... of a head."""

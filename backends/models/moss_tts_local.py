@@ -152,16 +152,17 @@ class MossTTSLocal(nn.Module):
 
     def frame(self, hidden: Tensor, sampler: CodeSampler) -> tuple[Tensor, Tensor]:
         """``hidden`` [B, hidden] -> codes int64 [B, codebooks], stop bool [B]. Codes of a stopping row mean nothing."""
-        cache = self.local.new_cache(hidden)
-        state = self.local.step(hidden, 0, cache)
+        cache, count = self.local.new_cache(hidden), self.rows.codebooks
+        state = self.local.step(*self.local.enter(hidden), 0, cache)
         stop = sampler.stop(self.stop_head(state))
         codes: list[Tensor] = []
-        for codebook in range(self.rows.codebooks):
-            if codebook:
-                # The code table is offset by codebook, so the previous code is read back from its own table.
-                previous = codes[-1] + (codebook - 1) * (self.rows.codebook_size + 1)
-                state = self.local.step(F.embedding(previous, self.code_table), codebook, cache)
-            codes.append(sampler.code(self.code_heads[codebook](state), codebook))
+        for codebook in range(count - 1):
+            # The next position reads the code back from its own part of the common table.
+            reader = self.local.reader(self.code_table, codebook * (self.rows.codebook_size + 1), codebook + 1)
+            ids, x, normed = sampler.code_embed(self.code_heads[codebook](state), codebook, reader)
+            codes.append(ids)
+            state = self.local.step(normed, x, codebook + 1, cache)
+        codes.append(sampler.code(self.code_heads[count - 1](state), count - 1))
         return torch.stack(codes, dim=1), stop
 
 

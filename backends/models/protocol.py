@@ -8,6 +8,7 @@ a CUDA graph wraps them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backends.kernels import add_layer_norm
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
@@ -68,16 +70,39 @@ class Attention(Protocol):
         ...
 
 
-class CodeSampler(Protocol):
+class CodeSampler(ABC):
     """Turns logits into ids, row by row; a row's result depends on its own request, step and channel only."""
 
+    @abstractmethod
     def stop(self, logits: Tensor) -> Tensor:
         """``logits`` [B, 2] (go on, end) -> bool [B], true where the row ends."""
-        ...
 
+    @abstractmethod
     def code(self, logits: Tensor, codebook: int) -> Tensor:
         """``logits`` [B, codebook size] -> int64 [B]."""
-        ...
+
+    def code_embed(self, logits: Tensor, codebook: int, reader: CodeReader) -> tuple[Tensor, Tensor, Tensor]:
+        """:meth:`code`, then what reads the code back: (ids int64 [B], embedding [B, D], its layer norm [B, D])."""
+        ids = self.code(logits, codebook)
+        embedded = F.embedding(ids + reader.offset, reader.table)
+        normed, x = add_layer_norm(embedded, reader.position, reader.weight, reader.bias, reader.eps)
+        return ids, x, normed
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReader:
+    """How a chosen code enters the next position of a frame.
+
+    ``table`` [rows, D], read at ``offset`` + id; ``position`` [D] is added, if given; ``weight``, ``bias`` [D] and ``eps``
+    of the layer norm that reads the sum.
+    """
+
+    table: Tensor
+    offset: int
+    position: Tensor | None
+    weight: Tensor
+    bias: Tensor
+    eps: float
 
 
 class DecoderModel(Protocol):

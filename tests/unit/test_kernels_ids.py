@@ -40,7 +40,7 @@ def test_the_torch_version_draws_the_ids_of_the_sampler() -> None:
     columns = (draws.seeds, draws.temperature, draws.top_p, draws.top_k)
     for slot, (seed, temperature, top_p, top_k) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         sampler.set_slot(slot, SamplingParams(seed, temperature, top_p, top_k, text_temperature=1.0))
-    sampler.begin(tuple(range(40)), draws.steps)
+    sampler.begin(torch.arange(40), draws.steps, True)
     for codebook in (0, 11):
         assert torch.equal(sample_ids(logits, draws, codebook + 1), sampler.code(logits, codebook))
 

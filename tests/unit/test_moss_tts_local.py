@@ -21,12 +21,13 @@ from backends.decoder.sampler import SamplingParams
 from backends.errors import CheckpointError, VoxstageError
 from backends.models.moss_tts_local import MossTTSLocal, MossTTSLocalWeights
 from backends.models.moss_tts_local_prompt import PromptBuilder
+from backends.models.protocol import CodeSampler
 
 GREEDY = SamplingParams(seed=0, temperature=0.0, top_p=1.0, top_k=0, text_temperature=1.0)
 NAMES = ["greedy_0", "greedy_1", "greedy_2", "greedy_3", "greedy_4", "reference_0"]
 
 
-class Recorder:
+class Recorder(CodeSampler):
     """Follows given codes (teacher forcing) and keeps the logits."""
 
     def __init__(self, codes: Tensor) -> None:

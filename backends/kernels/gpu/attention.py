@@ -42,14 +42,8 @@ def _combine(
         # .cg: other programs wrote these lines during this launch, so they must come from the L2 cache.
         m = tl.load(maxima + at, mask=ok, other=float("-inf"), cache_modifier=".cg")
         s = tl.load(sums + at, mask=ok, other=0.0, cache_modifier=".cg")
-<<<<<<< HEAD
-        a = tl.load(
-            partial + at[:, :, None] * D + d[None, None, :], mask=ok[:, :, None], other=0.0, cache_modifier=".cg"
-        )
-=======
         numbers = partial + at[:, :, None] * D + d[None, None, :]
         a = tl.load(numbers, mask=ok[:, :, None], other=0.0, cache_modifier=".cg")
->>>>>>> kernels
         new = tl.maximum(top, tl.max(m, 0))
         base = tl.where(new == float("-inf"), 0.0, new)
         weight = tl.exp2(m - base[None, :])

@@ -42,18 +42,9 @@ def _qkv_kernel(
     x = raw.to(tl.float32)
     other = tl.load(base + partner[None, :], mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-<<<<<<< HEAD
-    weight = tl.where(
-        is_q, tl.load(q_weight + d).to(tl.float32)[None, :], tl.load(k_weight + d).to(tl.float32)[None, :]
-    )
-    other_weight = tl.where(
-        is_q, tl.load(q_weight + partner).to(tl.float32)[None, :], tl.load(k_weight + partner).to(tl.float32)[None, :]
-    )
-=======
     weight_at = tl.where(is_q, q_weight, k_weight)
     weight = tl.load(weight_at + d[None, :]).to(tl.float32)
     other_weight = tl.load(weight_at + partner[None, :]).to(tl.float32)
->>>>>>> kernels
     c = tl.load(cos + position * cos_row + d).to(tl.float32)[None, :]
     s = tl.load(sin + position * cos_row + d).to(tl.float32)[None, :]
     s = tl.where((d < D // 2)[None, :], -s, s)
