@@ -145,9 +145,10 @@ class DecoderEngine:
             request.finish(FinishReason.CANCELLED)
 
     def _capture(self) -> None:
-        """CUDA graphs of every decode step, in this thread and before the first request."""
+        """Warm up, and capture CUDA graphs of every decode step, in this thread and before the first request."""
         if self.model.device.type == "cuda":
             torch.cuda.set_device(self.model.device)
+            self._runner.warm_up()
             if self.config.cuda_graph:
                 self._runner.capture(self.metrics, int(self.config.cuda_graph_min_free_gib * 2**30))
 

@@ -121,6 +121,14 @@ class Runner:
         """CUDA graphs that serve."""
         return len(self._graphs) if self._graphs else 0
 
+    def warm_up(self) -> None:
+        """Run every decode step once on the scratch slot: kernels compile, tables are made, libraries wake up."""
+        for bucket in self.buckets:
+            slot_ids = torch.full((bucket,), self.cache.scratch_slot, dtype=torch.int64, device=self.model.device)
+            for sampled in (False, True):
+                self._step(slot_ids, sampled)
+        torch.cuda.synchronize(self.model.device)
+
     def capture(self, metrics: DecoderMetrics, min_free_bytes: int) -> None:
         """Capture the decode steps as CUDA graphs. Call once, in the thread that will launch, before any request."""
         self._graphs = StepGraphs(metrics, self.model.device)

@@ -93,8 +93,8 @@ class CodeSampler(ABC):
 class CodeReader:
     """How a chosen code enters the next position of a frame.
 
-    ``table`` [rows, D], read at ``offset`` + id; ``position`` [D] is added, if given; ``weight``, ``bias`` [D] and ``eps``
-    of the layer norm that reads the sum.
+    ``table`` [rows, D], read at ``offset`` + id; ``position`` [D] is added, if given; ``weight``, ``bias`` [D] and
+    ``eps`` of the layer norm that reads the sum.
     """
 
     table: Tensor

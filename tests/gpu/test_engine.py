@@ -95,15 +95,13 @@ SWITCHES = [
     for lookahead in (False, True)
     for graph in (False, True)
     for cache in (False, True)
-] + [{"kv_pages": 90}, {"max_running": 16}]
+] + [{"kv_pages": 20}]
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_no_switch_and_no_load_changes_a_code(
     model: MossTTSLocal, reference: list[np.ndarray[Any, Any]], switches: dict[str, Any]
 ) -> None:
-    if switches == {"max_running": 16}:
-        pytest.skip("another bucket is another server: only the loads of one server must agree")
     engine = DecoderEngine(model, config(**switches))
     assert (engine.graphs > 0) == switches.get("cuda_graph", True)
     for at_once in (64, 16, 4) if len(switches) > 1 else (64, 1):  # cold, then warm
