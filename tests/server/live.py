@@ -79,17 +79,21 @@ class LiveServer:
             assert time.monotonic() < deadline, f"still taken after {seconds:g} s: {taken}"
             time.sleep(0.05)
 
-    def end(self, within: float = 5.0) -> None:
-        """SIGTERM; fails the test unless the server ends well, in time, and with no request left inside."""
+    def stop(self, within: float = 8.0) -> list[str]:
+        """SIGTERM; fails the test unless serve.py exits with 0 in time and leaves nothing. Returns what it printed."""
         began = time.monotonic()
         self.serve.process.send_signal(signal.SIGTERM)
         code, took = self.serve.wait_ended(30), time.monotonic() - began
-        last = self.serve.out.strip().splitlines()[-1]
         assert code == 0, f"serve.py ended with {code}\n{self.serve.out}\n{self.serve.err}"
+        assert took < within, f"SIGTERM took {took:.1f} s, the limit is {within:g} s\n{self.serve.out}"
+        assert leftovers(self.state) == []
+        return self.serve.out.strip().splitlines()
+
+    def end(self, within: float = 5.0) -> None:
+        """As ``stop``, and no request may be left inside."""
+        last = self.stop(within)[-1]
         # "still counted a request" or "with requests still running" would stand here instead.
         assert re.fullmatch(r"stopped \d+\.\d s", last), f"{last}\n{self.serve.err}"
-        assert took < within, f"SIGTERM took {took:.1f} s, the limit is {within:g} s"
-        assert leftovers(self.state) == []
 
     def kill(self) -> None:
         """For a server that a failed test left behind: gone, whatever its state."""
