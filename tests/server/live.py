@@ -28,7 +28,8 @@ class LiveServer:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.serve = Serve(folder, "--canary-interval", "0", *arguments)
+        # Triton's whole log, so that a failed end says what was still inside.
+        self.serve = Serve(folder, "--canary-interval", "0", "--log-verbose", "1", *arguments)
         try:
             self.state = self.serve.wait_serving(180)
         except BaseException:
@@ -85,7 +86,7 @@ class LiveServer:
         self.serve.process.send_signal(signal.SIGTERM)
         code, took = self.serve.wait_ended(30), time.monotonic() - began
         assert code == 0, f"serve.py ended with {code}\n{self.serve.out}\n{self.serve.err}"
-        assert took < within, f"SIGTERM took {took:.1f} s, the limit is {within:g} s\n{self.serve.out}"
+        assert took < within, f"SIGTERM took {took:.1f} s, the limit is {within:g} s\n{self._log_of_the_end()}"
         assert leftovers(self.state) == []
         return self.serve.out.strip().splitlines()
 
@@ -93,8 +94,11 @@ class LiveServer:
         """As ``stop``, and no request may be left inside."""
         last = self.stop(within)[-1]
         # "still counted a request" or "with requests still running" would stand here instead.
-        assert re.fullmatch(r"stopped \d+\.\d s", last), f"{last}\n{self.serve.err}"
+        assert re.fullmatch(r"stopped \d+\.\d s", last), f"{last}\n{self._log_of_the_end()}"
 
     def kill(self) -> None:
         """For a server that a failed test left behind: gone, whatever its state."""
         self.serve.__exit__()
+
+    def _log_of_the_end(self) -> str:
+        return self.serve.err.rpartition("Signal (15) received")[2]
