@@ -26,13 +26,18 @@ _METRICS_PERIOD_SECONDS = 0.1
 
 
 class StageRequest:
-    """One request of a stage. Methods may be called from any thread, but not from two at once."""
+    """One request of a stage. Methods may be called from any thread.
+
+    The lock is not for our own fields: Triton frees what ``is_cancelled`` reads as soon as the last response is sent, and asking
+    about a request that has ended kills the whole server (SIGSEGV in TRITONBACKEND_ResponseFactoryIsCancelled, seen on 2.51).
+    """
 
     def __init__(self, raw: Any, decoupled: bool) -> None:
         self._raw = raw
         self._sender = raw.get_response_sender() if decoupled else None
         self.response: Any = None
         self._done = False
+        self._lock = threading.Lock()
 
     def tensor(self, name: str) -> NDArray[Any] | None:
         """An input as a NumPy array (strings: objects of bytes); None when it was left out."""
@@ -44,8 +49,11 @@ class StageRequest:
         return dict(json.loads(self._raw.parameters() or "{}"))
 
     def cancelled(self) -> bool:
-        """Whether the client has gone. Crosses a process border (31 us): not for a hot loop."""
-        return bool(self._raw.is_cancelled()) if self._sender is None else bool(self._sender.is_cancelled())
+        """Whether the client has gone; False once the request has ended. Crosses a process border (31 us): not for a hot loop."""
+        with self._lock:
+            if self._done:
+                return False
+            return bool(self._raw.is_cancelled() if self._sender is None else self._sender.is_cancelled())
 
     def reply(self, outputs: Mapping[str, NDArray[Any]], final: bool = False) -> None:
         """Send one response; ``final`` ends the stream with it. A stage that is not decoupled replies once."""
@@ -58,16 +66,18 @@ class StageRequest:
 
     def finish(self) -> None:
         """End the stream without another response."""
-        if self._sender is not None and not self._done:
-            self._done = True
-            self._sender.send(flags=_FINAL)
+        with self._lock:
+            if self._sender is not None and not self._done:
+                self._done = True
+                self._sender.send(flags=_FINAL)
 
     def _send(self, response: Any, final: bool) -> None:
-        if self._sender is None:
-            self.response = response
-        elif not self._done:
-            self._done = final
-            self._sender.send(response, flags=_FINAL if final else 0)
+        with self._lock:
+            if self._sender is None:
+                self.response = response
+            elif not self._done:
+                self._done = final
+                self._sender.send(response, flags=_FINAL if final else 0)
 
 
 class StageContext:
