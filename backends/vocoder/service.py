@@ -103,7 +103,7 @@ class VocoderStage:
         self._steps: StepScheduler[_Job] = StepScheduler(step_streams, self.vocoder.hop / self.vocoder.sampling_rate)
         self._streams: dict[int, _Stream] = {}
         self._dead: OrderedDict[int, None] = OrderedDict()
-        self._no_slot: deque[_Job] = deque()
+        self._no_slot: OrderedDict[int, list[_Job]] = OrderedDict()  # streams that wait for a slot, with all their chunks
         self._inbox: deque[_Job] = deque()
         self._wake, self._closing = threading.Condition(), False
         self._hangups = Outbox("vocoder-hangups")
@@ -182,7 +182,10 @@ class VocoderStage:
             self._admit(job)
 
     def _admit(self, job: _Job) -> None:
-        """Open a slot for a new stream and queue its chunk; with all slots taken, the chunk waits for one."""
+        """Open a slot for a new stream and queue its chunk; with all slots taken, the stream waits for one."""
+        if job.stream in self._no_slot:
+            self._no_slot[job.stream].append(job)
+            return
         stream = self._streams.get(job.stream)
         if stream is None:
             if job.index != 0:
@@ -191,7 +194,7 @@ class VocoderStage:
             try:
                 stream = self._streams[job.stream] = _Stream(self.vocoder.open(), time.monotonic())
             except Unavailable:
-                self._no_slot.append(job)
+                self._no_slot[job.stream] = [job]
                 return
         stream.touched = time.monotonic()
         self._steps.add(Chunk(job.stream, len(job.codes), job))
@@ -230,8 +233,8 @@ class VocoderStage:
         while len(self._dead) > _TOMBSTONES:
             self._dead.popitem(last=False)
         self._answer(job, np.zeros(0, dtype=np.float32), True, reason, error)
-        for chunk in waiting:
-            chunk.payload.request.finish()
+        for left in waiting:
+            left.request.finish()
         if tell_decoder:
             self._tell_decoder(job.stream)
 
@@ -251,14 +254,18 @@ class VocoderStage:
             final=True,
         )
 
-    def _forget(self, stream: int) -> list[Chunk[_Job]]:
-        """Free the stream's slot, hand it to the chunk that waited longest for one, and return its own waiting chunks."""
+    def _forget(self, stream: int) -> list[_Job]:
+        """Free the stream's slot, hand it to the stream that waited longest for one, and return its own waiting chunks."""
+        waiting = self._no_slot.pop(stream, [])
+        waiting += [chunk.payload for chunk in self._steps.remove(stream)]
         held = self._streams.pop(stream, None)
         if held is not None:
             self.vocoder.close(held.slot)
             if self._no_slot:
-                self._admit(self._no_slot.popleft())
-        return self._steps.remove(stream)
+                _, jobs = self._no_slot.popitem(last=False)
+                for job in jobs:
+                    self._admit(job)
+        return waiting
 
     def _close_idle(self) -> None:
         """Close streams whose next chunk never came, so that a lost message cannot hold a slot for ever."""
