@@ -11,6 +11,7 @@ import torch
 from client import AsyncSpeechClient, Speech, SpeechClient
 from client.chunk import as_int16
 from tests.server.live import LiveServer
+from tests.server.loop import run_async
 from tests.server.texts import HOP, LONG, SHORT
 
 TEXTS = ("Good morning.", "How are you?", "It is nine thirty.", "Thank you very much.")
@@ -31,7 +32,7 @@ def all_at_once(url: str, wanted: list[tuple[str, dict[str, Any]]]) -> list[Spee
         async with AsyncSpeechClient(url, chunk_timeout=60) as client:
             return await asyncio.gather(*(client.synthesize(text, **fields) for text, fields in wanted))
 
-    return asyncio.run(gather())
+    return run_async(gather())
 
 
 def equal(one: np.ndarray, other: np.ndarray) -> bool:

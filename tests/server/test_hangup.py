@@ -17,6 +17,7 @@ from tests.server.conftest import StartServer
 from tests.server.direct import DirectStream, prompt_rows
 from tests.server.events import EventStream
 from tests.server.live import FRAMES, LiveServer
+from tests.server.loop import run_async
 from tests.server.texts import HOP, LONG, LONG_FRAMES, SHORT
 
 CANCELLED = "voxstage_decoder_cancelled"
@@ -74,7 +75,7 @@ def test_a_hangup_in_the_queue_gives_its_place_back(server: LiveServer) -> None:
             await asyncio.to_thread(server.wait_metric, "voxstage_decoder_waiting", lambda value: value > 0, 10)
             await asyncio.gather(*(stream.aclose() for stream in streams))
 
-    asyncio.run(work())
+    run_async(work())
     server.wait_idle(20)
 
 
@@ -94,17 +95,17 @@ def test_a_hangup_does_not_disturb_the_others(server: LiveServer, client: Speech
             results = await asyncio.gather(*((leave if number % 2 else stay)() for number in range(12)))
             return [result for result in results if result is not None]
 
-    heard = asyncio.run(work())
+    heard = run_async(work())
     assert len(heard) == 6
     assert all(np.array_equal(audio, expected) for audio in heard)
 
 
 def test_200_random_aborts(start_server: StartServer) -> None:
-    """Before the first chunk, after one to three, by closing the client, by dropping an HTTP connection; 16 at a time."""
+    """Before the first chunk, after one to three, by closing the client, by dropping an HTTP connection; 16 at once."""
     live = start_server()
     with SpeechClient(live.url) as speech:
         expected = speech.synthesize(SHORT, seed=6, temperature=0.8).audio
-    assert asyncio.run(_abort(live)) == ABORTS
+    assert run_async(_abort(live)) == ABORTS
     live.wait_idle(20)
     frames = live.settled(FRAMES)
     time.sleep(0.5)

@@ -37,7 +37,9 @@ def perf_analyzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except subprocess.TimeoutExpired:
         pytest.skip("tools/perf_analyzer.sh: the wheel with perf_analyzer was not fetched within 240 s")
     if done.returncode and re.search(r"No matching distribution|Connection|Temporary failure|timed out", done.stderr):
-        pytest.skip(f"tools/perf_analyzer.sh: the wheel with perf_analyzer cannot be fetched: {done.stderr.strip()[-200:]}")
+        pytest.skip(
+            f"tools/perf_analyzer.sh: the wheel with perf_analyzer cannot be fetched: {done.stderr.strip()[-200:]}"
+        )
     assert done.returncode == 0, done.stderr
     return folder / "perf_analyzer"
 

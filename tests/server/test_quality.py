@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 
 from client import AsyncSpeechClient, Speech
 from tests.judge import edits, transcribe, words
 from tests.server.live import LiveServer
+from tests.server.loop import run_async
 
-SENTENCES = 20
+#: Every fifth of the 100, from the middle of each five: all kinds of sentences in the proportion of the whole. Twenty
+#: sentences are few: the five ways to take every fifth give 24 % to 41 % (this one 27 %), all 100 together 30.7 %. So
+#: these are a quick alarm, and the comparison with the stated number is the slow test of all 100.
+FEW = slice(2, None, 5)
 CONCURRENCY = 16
-#: voice/README.md: 29.8 % for this voice, greedy, language English, over all 100 sentences; and two points of room. (It gives
-#: no number for these 20, the Harvard sentences; the codes are those of the public implementation to the last frame, as
-#: tests/unit shows, so what is measured here is that nothing is lost between the codes and the client.)
+#: voice/README.md: 29.8 % for this voice, greedy, language English, over all 100 sentences; and two points of room.
 STATED, ROOM = 0.298, 0.02
 
 
@@ -29,20 +32,32 @@ def speak(url: str, texts: list[str], concurrency: int) -> list[Speech]:
 
             return await asyncio.gather(*(one(text) for text in texts))
 
-    return asyncio.run(work())
+    return run_async(work())
 
 
-def test_word_error_rate_alone_and_at_16_at_once(server: LiveServer, sentences: list[str]) -> None:
-    texts = sentences[:SENTENCES]
-    alone, together = speak(server.url, texts, 1), speak(server.url, texts, CONCURRENCY)
+def word_errors(texts: list[str], speeches: list[Speech]) -> float:
+    """The recogniser's word errors over the words said."""
     errors = said = 0
-    for text, one, other in zip(texts, alone, together, strict=True):
-        assert one.finish_reason == other.finish_reason == "stop"
-        # Equal samples are equal words: the recogniser need not hear them twice.
-        assert np.array_equal(one.audio, other.audio), text
-        heard = transcribe(one.audio, one.sample_rate)
+    for text, speech in zip(texts, speeches, strict=True):
+        heard = transcribe(speech.audio, speech.sample_rate)
         missed = edits(words(text), words(heard))
         errors, said = errors + missed, said + len(words(text))
         print(f"\n{missed} of {len(words(text))}: {text} -> {heard}", end="")
     print(f"\nword error rate {errors / said:.1%} over {said} words; stated {STATED:.1%}")
-    assert errors / said <= STATED + ROOM
+    return errors / said
+
+
+def test_20_sentences_alone_and_at_16_at_once(server: LiveServer, sentences: list[str]) -> None:
+    texts = sentences[FEW]
+    assert len(texts) == 20
+    alone, together = speak(server.url, texts, 1), speak(server.url, texts, CONCURRENCY)
+    for text, one, other in zip(texts, alone, together, strict=True):
+        assert one.finish_reason == other.finish_reason == "stop"
+        # Equal samples are equal words: the recogniser need not hear them twice.
+        assert np.array_equal(one.audio, other.audio), text
+    assert word_errors(texts, alone) <= STATED + ROOM
+
+
+@pytest.mark.slow
+def test_100_sentences(server: LiveServer, sentences: list[str]) -> None:
+    assert word_errors(sentences, speak(server.url, sentences, CONCURRENCY)) <= STATED + ROOM

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from client import AsyncSpeechClient, AudioChunk, SpeechClient
 from client.chunk import as_int16
 from tests.server.events import decode_b64, generate
 from tests.server.live import FRAMES, LiveServer
+from tests.server.loop import run_async
 from tests.server.texts import HOP, LONG, RATE, SHORT
 
 STREAMS = 32
@@ -41,7 +43,7 @@ def test_32_streams_at_once_are_whole(server: LiveServer, sentences: list[str]) 
             return await asyncio.gather(*(one(client, number) for number in range(STREAMS)))
 
     before = server.settled(FRAMES)
-    streams = asyncio.run(all_at_once())
+    streams = run_async(all_at_once())
     for chunks in streams:
         check_whole(chunks)
     frames = sum(len(chunk.audio) for chunks in streams for chunk in chunks) // HOP
@@ -58,7 +60,7 @@ def test_the_first_chunk_arrives_while_the_decoder_still_works(server: LiveServe
     check_whole(chunks)
     total = sum(len(chunk.audio) for chunk in chunks) // HOP
     assert server.settled(FRAMES) - before == total
-    # The metrics lag by up to 0.1 s; had the decoder been done at the first chunk, the last one would have come with it.
+    # The metrics lag by up to 0.1 s; had the decoder been done at the first chunk, the last would have come with it.
     assert at_first_chunk < total / 2
     assert chunks[-1].received_at - chunks[0].received_at > 0.3
 
@@ -121,7 +123,7 @@ def test_the_one_liner_of_the_readme(server: LiveServer, client: SpeechClient) -
 
     Each event is a base64 text of its own, with padding, so each line is decoded by itself.
     """
-    body = shlex.quote('{"text": "%s", "format": "b64"}' % SHORT)
+    body = shlex.quote(json.dumps({"text": SHORT, "format": "b64"}))
     line = (
         f"curl -sN {server.base}/v2/models/tts/generate_stream -d {body} | "
         """sed -un 's/.*"audio":"\\([^"]*\\)".*/\\1/p' | while read -r chunk; do echo "$chunk" | base64 -d; done"""
