@@ -34,8 +34,9 @@ class Scheduler:
         return self.max_running - len(self._free)
 
     def add(self, request: DecodeRequest) -> None:
-        """Queue a request. Raises Unavailable when ``max_waiting`` others wait already."""
-        if len(self.waiting) >= self.max_waiting and not (self._free and not self.waiting):
+        """Queue a request. Raises Unavailable when ``max_running`` and ``max_waiting`` are both reached."""
+        # Those for whom a slot is free already do not count as waiting: they are admitted before the next step.
+        if len(self._by_stream) >= self.max_running + self.max_waiting:
             raise Unavailable(
                 f"{len(self._by_stream)} requests are in the decoder: max_running {self.max_running} and "
                 f"max_waiting {self.max_waiting} are both reached; try again later"

@@ -172,6 +172,8 @@ class VocoderStage:
 
     def _take(self) -> bool:
         """Wait for chunks and sort them in. False when closing and nothing is left."""
+        # Before the wait, not after: an idle vocoder must not show the stream that ended last for another second.
+        self.metrics.streams.set(len(self._streams))
         with self._wake:
             while not (self._inbox or len(self._steps) or self._closing):
                 if not self._wake.wait(timeout=1.0):
@@ -286,7 +288,9 @@ class VocoderStage:
         return json.dumps(timeline.relative())
 
     def _forget(self, stream: int) -> list[_Job]:
-        """Free the stream's slot for the chunk that waited longest for one; return its own waiting chunks."""
+        """Free the stream's slot, hand it to the stream that waited longest for one, and return its own waiting chunks."""
+        waiting = self._no_slot.pop(stream, [])
+        waiting += [chunk.payload for chunk in self._steps.remove(stream)]
         held = self._streams.pop(stream, None)
         if held is not None:
             self.vocoder.close(held.slot)
@@ -294,7 +298,7 @@ class VocoderStage:
                 _, jobs = self._no_slot.popitem(last=False)
                 for job in jobs:
                     self._admit(job)
-        return [*self._no_slot.pop(stream, []), *(chunk.payload for chunk in self._steps.remove(stream))]
+        return waiting
 
     def _close_idle(self) -> None:
         """Close streams whose next chunk never came, so that a lost message cannot hold a slot for ever."""

@@ -1,6 +1,6 @@
 """The client against the real server: streams, cancels, errors, the command line.
 
-``server`` (tests/conftest.py) is the session's Triton; its ``grpc`` is a port or host:port, its ``metrics`` likewise.
+``server`` (conftest.py) is the session's Triton. What Triton refuses by itself is in test_bad_input.py.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from client import (
     InvalidArgument,
     SpeechClient,
     SpeechError,
+    SpeechStream,
     StreamTimeout,
 )
 
@@ -41,8 +42,7 @@ LONG_OPTIONS = ("--first-chunk-frames", "1", "--chunk-frames", "1")
 
 @pytest.fixture(scope="session")
 def url(server: Any) -> str:
-    address = str(server.grpc)
-    return address if ":" in address else f"127.0.0.1:{address}"
+    return str(server.url)
 
 
 def run(url: str, work: Callable[[AsyncSpeechClient], Awaitable[Any]], **options: Any) -> Any:
@@ -51,6 +51,11 @@ def run(url: str, work: Callable[[AsyncSpeechClient], Awaitable[Any]], **options
             return await work(client)
 
     return asyncio.run(with_client())
+
+
+async def to_the_end(stream: SpeechStream) -> None:
+    while True:
+        await anext(stream)
 
 
 def command(url: str, *arguments: str) -> list[str]:
@@ -100,9 +105,7 @@ def test_length_is_said_when_the_frames_run_out(url: str) -> None:
         ("Hi.", {"top_p": 0.0}, "top_p"),
         ("Hi.", {"max_frames": 0}, "max_frames"),
         ("Hi.", {"extra": {"format": "mp3"}}, "format"),
-        ("Hi.", {"extra": {"seed": 1.5}}, "seed"),
         ("Hi.", {"extra": {"seed": np.zeros(2, np.int64)}}, "seed"),
-        ("Hi.", {"extra": {"bogus": 1}}, "bogus"),
         ("Hi.", {"extra": {"text": None}}, "text"),
     ],
 )
@@ -147,15 +150,13 @@ def test_every_way_of_leaving_ends_the_stream(url: str) -> None:
         async for _ in held:
             break
         with pytest.raises(Cancelled):
-            while True:
-                await anext(held)
+            await to_the_end(held)
 
         closed = client.stream(LONG_TEXT, **LONG)
         await anext(closed)
         await closed.aclose()
         with pytest.raises(Cancelled):
-            while True:
-                await anext(closed)
+            await to_the_end(closed)
 
         async def consume() -> None:
             async for _ in client.stream(LONG_TEXT, **LONG):
@@ -249,12 +250,14 @@ def test_raw_pcm_into_a_reader_that_leaves(url: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     assert len(process.stdout.read(1000)) == 1000
     process.stdout.close()
     errors = process.stderr.read().decode()
     assert process.wait(30) == 0
-    assert "Traceback" not in errors and "Broken" not in errors
+    assert "Traceback" not in errors
+    assert "Broken" not in errors
     with SpeechClient(url) as client:
         assert client.health().ok
 
