@@ -156,6 +156,8 @@ class VocoderStage:
 
     def _take(self) -> bool:
         """Wait for chunks and sort them in. False when closing and nothing is left."""
+        # Before the wait, not after: an idle vocoder must not show the stream that ended last for another second.
+        self.metrics.streams.set(len(self._streams))
         with self._wake:
             while not (self._inbox or len(self._steps) or self._closing):
                 if not self._wake.wait(timeout=1.0):
