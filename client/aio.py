@@ -9,12 +9,13 @@ from typing import Any
 
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
-from client.errors import ClientClosed, InvalidArgument
+from client.errors import ClientClosed, InvalidArgument, ServerError
 from client.health import Health, check
 from client.request import SpeechRequest, make_request
 from client.speech import Speech, gather
-from client.stream import Deadlines, SpeechStream
+from client.stream import Deadlines, SpeechStream, no_server
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 
@@ -94,6 +95,21 @@ class AsyncSpeechClient:
         if self._closed:
             raise ClientClosed("This client was closed; make a new one")
         return await check(self, self._connect())
+
+    async def metadata(self) -> dict[str, Any]:
+        """What Triton says of itself (``server``) and of the model (``model``): names, versions, inputs, outputs.
+
+        Raises ConnectionFailed when no server answers, ServerError when it refuses the question.
+        """
+        triton, seconds = self._connect(), self.deadlines.chunk
+        try:
+            server = await triton.get_server_metadata(as_json=True, client_timeout=seconds)
+            model = await triton.get_model_metadata(self.model, as_json=True, client_timeout=seconds)
+        except InferenceServerException as error:
+            if str(error.status()) in ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"):
+                raise no_server(self.url, str(error.message())) from None
+            raise ServerError(f"The server at {self.url} did not say what it has ({error.message()})") from None
+        return {"server": server, "model": model}
 
     def _connect(self) -> InferenceServerClient:
         """The Triton client. Made late: a grpc.aio channel belongs to the loop that runs when it is made."""
