@@ -30,6 +30,7 @@ class Level:
     """One level, summed up. Latencies of finished requests only, in seconds from the time they were due.
 
     label            ``c=4`` or ``2.5/s``
+    offered          requests a second of an open loop's schedule; None for a closed loop
     window           seconds that the rates are taken over: the time in which requests were sent, when that was set;
                      else until the last one ended
     started          requests sent; each is in ``finished``, ``errors`` or ``unfinished`` (cut off by Ctrl-C)
@@ -40,12 +41,13 @@ class Level:
     requests_per_s   ended within the window
     audio_per_s      seconds of audio that arrived within the window, over its length
     in_flight        mean number of requests inside
-    send_delay       due → sent: what the client itself was late by
+    send_delay       due → sent: what the client itself was late by; open loop only
     client_cpu       CPU seconds of this process over wall seconds
     metrics          growth of the server's counters; None when they could not be read
     """
 
     label: str
+    offered: float | None
     window: float
     started: int
     finished: int
@@ -79,6 +81,7 @@ def summarise(
     *,
     started: int,
     skipped: int = 0,
+    offered: float | None = None,
     window: float | None = None,
     client_cpu: float = 0.0,
     metrics: dict[str, float] | None = None,
@@ -95,6 +98,7 @@ def summarise(
 
     return Level(
         label=label,
+        offered=offered,
         window=window,
         started=started,
         finished=len(done),
@@ -112,7 +116,7 @@ def summarise(
         first_chunk=distribution(play.first_chunk_s for play in heard),
         gap=distribution(gap for play in heard for gap in play.gaps_s),
         real_time_factor=distribution(play.real_time_factor for play in heard),
-        send_delay=distribution(record.sent - record.due for record in records),
+        send_delay=distribution(record.sent - record.due for record in records if offered is not None),
         underrun=underrun([play.underrun_s for play in heard]),
         stages=breakdown(records),
         client_cpu=client_cpu,

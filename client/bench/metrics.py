@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 MIRROR_S = 0.3
 PREFIX = "voxstage_"
 _TYPE = re.compile(r"^# TYPE (?P<name>\S+) (?P<type>\w+)\s*$")
-_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{.*\})? (?P<value>\S+)")
-_SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+_BOUND = re.compile(r'(?:^|,)le="(?P<le>[^"]*)"')
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """One reading. ``values``: by name, summed over labels; a histogram as its NAME_sum and NAME_count. ``gauges``:
-    the names among them that go up and down."""
+    """One reading. ``values``: by name, summed over labels; of a histogram NAME_sum, NAME_count and, by upper
+    bound, NAME_bucket{le=BOUND}. ``gauges``: the names among them that go up and down."""
 
     values: dict[str, float]
     gauges: frozenset[str]
@@ -40,8 +40,8 @@ def parse(text: str) -> Metrics:
             types[kind["name"]] = kind["type"]
         elif (sample := _SAMPLE.match(line)) and sample["name"].startswith(PREFIX):
             name = sample["name"]
-            if name.endswith("_bucket") and types.get(_SUFFIX.sub("", name)) == "histogram":
-                continue
+            if bound := _BOUND.search(sample["labels"] or ""):
+                name = f"{name}{{le={bound['le']}}}"
             values[name] = values.get(name, 0.0) + float(sample["value"])
     return Metrics(values, frozenset(name for name in values if types.get(name) == "gauge"))
 

@@ -13,7 +13,7 @@ from client.bench.table import fixed, render, whole
 BUSY_CPU = 0.8
 NOTE = (
     "Percentiles: linear interpolation at rank (n-1)q; '-' below 1/(1-q) samples (p95: 20, p99: 100).\n"
-    "Latencies count from when a request was due: in an open loop from its place in the schedule."
+    "n, where not given: ok. Latencies count from when a request was due: in an open loop from the schedule."
 )
 
 
@@ -79,7 +79,7 @@ def _latency(levels: Sequence[Level]) -> str:
         "",
     ]
     names = ["load", "ok", "err", "lost", "req/s", "audio s/s", "inside"]
-    names += ["n", "p50", "p95", "p99", "n", "p50", "p95", "p99", "p50", "p95", "p99"]
+    names += ["p50", "p95", "p99", "n", "p50", "p95", "p99", "p50", "p95", "p99"]
     rows = [
         [
             level.label,
@@ -89,7 +89,6 @@ def _latency(levels: Sequence[Level]) -> str:
             fixed(level.requests_per_s, 2),
             fixed(level.audio_per_s, 2),
             fixed(level.in_flight, 1),
-            str(level.first_chunk.n),
             *_three(level.first_chunk, 0, 1000),
             str(level.gap.n),
             *_three(level.gap, 0, 1000),
@@ -154,9 +153,9 @@ def _stages(levels: Sequence[Level]) -> str:
 
 
 def _server(levels: Sequence[Level]) -> str:
-    groups = ["", "decoder", *[""] * 10, "vocoder", ""]
-    names = ["load", "steps", "frames", "rows/step", "step ms", "prefill ms", "overruns", "prefix hits"]
-    names += ["retracted", "replays", "shed", "failed", "steps", "step ms"]
+    groups = ["", "decoder", *[""] * 9, "vocoder", ""]
+    names = ["load", "steps", "frames", "rows/step", "step ms", "prefill ms", "overruns", "pfx hits"]
+    names += ["retracted", "replays", "shed", "steps", "step ms"]
     rows = []
     for level in levels:
         if level.metrics is None:
@@ -176,7 +175,6 @@ def _server(levels: Sequence[Level]) -> str:
                 whole(grown("decoder_retracted")),
                 whole(grown("decoder_graph_replays")),
                 whole(grown("decoder_shed")),
-                whole(grown("decoder_failed")),
                 whole(grown("vocoder_steps")),
                 fixed(_over(grown("vocoder_step_seconds"), grown("vocoder_steps")), 2, 1000),
             ]

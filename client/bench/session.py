@@ -132,6 +132,7 @@ class Session:
                         load.records,
                         started=load.started,
                         skipped=load.skipped,
+                        offered=rate,
                         window=window,
                         client_cpu=cpu_share,
                         metrics=metrics,
