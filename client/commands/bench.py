@@ -45,7 +45,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add = parser.add_argument
     add("what", nargs="?", default="tts", choices=["tts"], help="what to measure: tts, text to speech")
     add_server(parser, None, "absent: start one on free ports")
-    add("--serve-arg", action="append", default=[], metavar="ARG", help="without --url: passed on to serve.py")
+    add(
+        "--serve-arg",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="without --url: passed on to serve.py, as --serve-arg=--set --serve-arg=STAGE.KEY=VALUE",
+    )
     add(
         "--metrics-url",
         metavar="ADDR",
@@ -104,25 +110,33 @@ def run(args: argparse.Namespace) -> int:
             request=_request(args),
             metrics_address=metrics_address(metrics, url),
         )
-        session.run()
-    found = _found(args, session, date)
-    print(f"{_heading(found)}\n\n{report(session.levels, session.has_timeline, session.metrics_problem)}", flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        print(f"Wrote {args.json}.", file=sys.stderr, flush=True)
+        try:
+            session.run()
+        finally:
+            # Before the server stops: whatever goes wrong from here on, what was measured is on paper.
+            if session.levels:
+                _write(args, session, date)
     if session.interrupted:
         print("Interrupted; the tables hold what there was.", file=sys.stderr, flush=True)
         return INTERRUPTED
     return 0 if any(level.finished for level in session.levels) else 1
 
 
+def _write(args: argparse.Namespace, session: Session, date: str) -> None:
+    """The tables to stdout, the JSON to its file."""
+    found = _found(args, session, date)
+    print(f"{_heading(found)}\n\n{report(session.levels, session.has_timeline, session.metrics_problem)}", flush=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        print(f"Wrote {args.json}.", file=sys.stderr, flush=True)
+
+
 def _plan(args: argparse.Namespace) -> Plan:
     closed = args.rate is None
     if closed and args.requests is not None and args.duration is not None:
         raise InvalidArgument("a closed loop ends after --requests or after --duration; give one", field="--duration")
-    for option in ("max_outstanding",):
-        if closed and getattr(args, option) is not None:
-            raise InvalidArgument("it is for an open loop; give --rate", field=f"--{option.replace('_', '-')}")
+    if closed and args.max_outstanding is not None:
+        raise InvalidArgument("it is for an open loop; give --rate", field="--max-outstanding")
     duration = args.duration
     if duration is None and args.requests is None:
         duration = DURATION_S
