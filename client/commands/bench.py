@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "stderr.",
         epilog="Without --url a server of this checkout is started for it and stopped afterwards. Request i of a "
         "level says text i, from the top again at the end of the list, with seed SEED+i. The client is one process: "
-        "good for about 64 streams; its share of a core is printed, with a warning above 80 %%. "
+        "good for about 64 streams; its share of a core is printed, with a warning above 80 %. "
         "Exit code: 0 measured, 1 the server or a file failed, or no request came to its end, 2 wrong usage, "
         "130 interrupted (what there is is printed).",
     )
