@@ -1,4 +1,4 @@
-"""``python -m client``: speak and health. Messages go to stderr; exit codes are in each command's help."""
+"""``python -m client``: speak, health and bench. Messages go to stderr; exit codes are in each command's help."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from client.commands import health, speak
+from client.commands import bench, health, speak
 from client.errors import InvalidArgument, SpeechError
 
 INTERRUPTED = 130
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m client", description="Talks to a Voxstage server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (speak, health):
+    for command in (speak, health, bench):
         command.add_parser(commands)
     return parser
 

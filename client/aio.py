@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from tritonclient.grpc import InferInput
+from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
-from client.errors import ClientClosed, InvalidArgument
+from client.errors import ClientClosed, InvalidArgument, ServerError
 from client.health import Health, check
 from client.request import SpeechRequest, make_request
 from client.speech import Speech, gather
-from client.stream import Deadlines, SpeechStream
+from client.stream import Deadlines, SpeechStream, no_server
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 
@@ -26,6 +27,7 @@ class AsyncSpeechClient:
     model                name of the ensemble
     chunk_timeout        seconds to wait for every chunk after the first
     first_chunk_timeout  seconds to wait for the first chunk, waiting in the server's queue included
+    outputs              names of the outputs to ask for; None: all that the model has
 
     Streams of one client are independent: each has a gRPC call of its own, and ending one leaves the others alone.
 
@@ -41,6 +43,7 @@ class AsyncSpeechClient:
         model: str = "tts",
         chunk_timeout: float = 10.0,
         first_chunk_timeout: float = 60.0,
+        outputs: Sequence[str] | None = None,
     ) -> None:
         for name, seconds in (("chunk_timeout", chunk_timeout), ("first_chunk_timeout", first_chunk_timeout)):
             if not seconds > 0:
@@ -49,6 +52,7 @@ class AsyncSpeechClient:
             raise InvalidArgument(f"{url!r} has a scheme; give host:port of the gRPC port", field="url")
         self.url = url
         self.model = model
+        self.outputs = None if outputs is None else tuple(outputs)
         self.deadlines = Deadlines(first_chunk_timeout, chunk_timeout)
         self._triton: InferenceServerClient | None = None
         self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
@@ -92,6 +96,21 @@ class AsyncSpeechClient:
             raise ClientClosed("This client was closed; make a new one")
         return await check(self, self._connect())
 
+    async def metadata(self) -> dict[str, Any]:
+        """What Triton says of itself (``server``) and of the model (``model``): names, versions, inputs, outputs.
+
+        Raises ConnectionFailed when no server answers, ServerError when it refuses the question.
+        """
+        triton, seconds = self._connect(), self.deadlines.chunk
+        try:
+            server = await triton.get_server_metadata(as_json=True, client_timeout=seconds)
+            model = await triton.get_model_metadata(self.model, as_json=True, client_timeout=seconds)
+        except InferenceServerException as error:
+            if str(error.status()) in ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"):
+                raise no_server(self.url, str(error.message())) from None
+            raise ServerError(f"The server at {self.url} did not say what it has ({error.message()})") from None
+        return {"server": server, "model": model}
+
     def _connect(self) -> InferenceServerClient:
         """The Triton client. Made late: a grpc.aio channel belongs to the loop that runs when it is made."""
         if self._closed:
@@ -101,13 +120,16 @@ class AsyncSpeechClient:
         return self._triton
 
     def _open(self, inputs: list[InferInput]) -> Any:
-        return self._connect().stream_infer(_one_request(self.model, inputs))
+        request: dict[str, Any] = {"model_name": self.model, "inputs": inputs}
+        if self.outputs is not None:
+            request["outputs"] = [InferRequestedOutput(name) for name in self.outputs]
+        return self._connect().stream_infer(_one_request(request))
 
 
-async def _one_request(model: str, inputs: list[InferInput]) -> AsyncIterator[dict[str, Any]]:
+async def _one_request(request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     # One request, then the sending half of the call closes. The server ends the call when that request is done,
     # which is how a stream without a last chunk shows (the asyncio stream_infer has no enable_empty_final_response).
-    yield {"model_name": model, "inputs": inputs}
+    yield request
 
 
 def _channel_args(url: str) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ class AudioChunk:
     final          True for the last chunk, and only for it
     finish_reason  "" until the last chunk, then ``stop``, ``length`` or ``cancelled`` (``error`` is raised instead)
     received_at    time.monotonic() in seconds, when the chunk reached this process (not when it was asked for)
+    timeline       what the server noted about the request: seconds since it was received, by event. Only in a last
+                   chunk, and only when the server sends it
     """
 
     audio: np.ndarray
@@ -25,6 +28,7 @@ class AudioChunk:
     final: bool
     finish_reason: str
     received_at: float
+    timeline: Mapping[str, float] | None = None
 
     @property
     def seconds(self) -> float:

@@ -7,30 +7,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 
 from client.chunk import AudioChunk
 from client.errors import SpeechError
+from client.local_server import ROOT, running_server
 from client.progress import Progress, summary, table
 from client.speech import timings
 from client.sync import SpeechClient
 from client.wav import WavWriter
 
-ROOT = Path(__file__).resolve().parent.parent
 SENTENCE = "Hello, welcome to the future of voice technology."
-START_TIMEOUT_S = 300.0
-STOP_TIMEOUT_S = 40.0  # above Triton's own 30 s
 
 
 class DemoError(Exception):
@@ -45,8 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="0 and above")
     parser.add_argument("--serve-arg", action="append", default=[], metavar="ARG", help="passed on to serve.py")
     args = parser.parse_args(argv)
-    # SIGTERM must take the way through the finally blocks too, or the server would be left running.
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
         run(args.text, Path(args.output), args.seed, args.serve_arg)
     except (DemoError, SpeechError) as error:
@@ -74,57 +63,6 @@ def run(text: str, output: Path, seed: int, serve_args: Sequence[str]) -> None:
     rows = summary(timings(chunks, started_at))
     rows += [("recogniser heard", heard or "nothing"), ("word error rate", f"{100 * errors:.0f} %")]
     print(f"\n{table(rows)}\n\nThe audio is in {_shown(output)}.", flush=True)
-
-
-@contextlib.contextmanager
-def running_server(serve_args: Sequence[str]) -> Iterator[dict[str, int]]:
-    """serve.py on free ports. Yields the content of its ready file: http, grpc, metrics and pid."""
-    serve = ROOT / "serve.py"
-    if not serve.is_file():
-        raise DemoError(f"{serve} is not there. Run the demo from a whole checkout of the repository.")
-    with tempfile.TemporaryDirectory(prefix="voxstage-demo-") as folder:
-        ready = Path(folder) / "ready.json"
-        ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-        command = [sys.executable, str(serve), *ports, "--ready-file", str(ready), *serve_args]
-        # A session of its own: Ctrl-C reaches only us, we stop the server in order, and a stuck one ends as a group.
-        server = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-        try:
-            yield _wait_ready(server, ready)
-        except BaseException:
-            _stop(server)
-            raise
-        code = _stop(server)
-        if code != 0:
-            raise DemoError(f"The server did not stop cleanly (exit code {code}). Its messages above say why.")
-
-
-def _wait_ready(server: subprocess.Popen[bytes], ready: Path) -> dict[str, int]:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise DemoError(f"The server ended with exit code {server.returncode} before it was ready.")
-        if ready.exists():
-            # A file that is being written is not JSON yet.
-            with contextlib.suppress(ValueError):
-                return dict(json.loads(ready.read_text()))
-        time.sleep(0.05)
-    raise DemoError(f"The server was not ready within {START_TIMEOUT_S:.0f} s.")
-
-
-def _stop(server: subprocess.Popen[bytes]) -> int:
-    """SIGTERM and wait; what is left of the group after that is killed. Returns the exit code."""
-    # From here on nothing may interrupt: a second Ctrl-C would leave the server behind.
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(STOP_TIMEOUT_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        return server.wait()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def _say(client: SpeechClient, text: str, seed: int, output: Path) -> tuple[list[AudioChunk], float]:
@@ -161,10 +99,6 @@ def _listen(path: Path, text: str) -> tuple[str, float]:
 
 def _shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -16,9 +16,13 @@ def sentence(text: str) -> str:
 
 
 class SpeechError(Exception):
-    """Base of all errors of the client. ``code`` is the word the server uses, ``detail`` what it said after it."""
+    """Base of all errors of the client. ``code`` is the word the server uses, ``detail`` what it said after it.
+
+    ``received_at`` is time.monotonic() in seconds when the server's message came, None when the client found the error.
+    """
 
     code = "INTERNAL"
+    received_at: float | None = None
 
     def __init__(self, message: str, *, detail: str = "", code: str | None = None) -> None:
         super().__init__(sentence(message))
@@ -69,8 +73,11 @@ class StreamTimeout(SpeechError):
 class StreamBroken(SpeechError):
     """The stream began and then failed: an error in its last chunk, a chunk missing, or no last chunk at all.
 
-    ``code`` is the server's code where it gave one. The chunks received before are good audio, but not all of it.
+    ``code`` is the server's code where it gave one, else ``BROKEN``: there was no end at all. The chunks received
+    before are good audio, but not all of it.
     """
+
+    code = "BROKEN"
 
 
 class ClientClosed(SpeechError):

@@ -15,8 +15,6 @@ from functools import partial
 from typing import Any
 
 import grpc
-import numpy as np
-from tritonclient.grpc import InferResult
 
 from client.chunk import AudioChunk
 from client.errors import (
@@ -30,6 +28,7 @@ from client.errors import (
     count,
     from_message,
 )
+from client.response import read_chunk
 
 # How long to wait for the server to close a call after its last response. Cancelling a request that is about to end
 # by itself could still count as a cancel inside the server.
@@ -187,7 +186,7 @@ async def _next_chunk(call: Any, chunks: int, deadlines: Deadlines) -> AudioChun
     if error is not None:
         message = str(error.message())
         await _end_of(call)
-        raise broken_by_server(message, chunks) if chunks else from_message(message)
+        raise _at(received_at, broken_by_server(message, chunks) if chunks else from_message(message))
     chunk, reason = read_chunk(result, received_at)
     if chunk.index != chunks:
         raise StreamBroken(
@@ -196,8 +195,13 @@ async def _next_chunk(call: Any, chunks: int, deadlines: Deadlines) -> AudioChun
         )
     if chunk.finish_reason == "error":
         await _end_of(call)
-        raise broken_by_server(reason, chunks)
+        raise _at(received_at, broken_by_server(reason, chunks))
     return chunk
+
+
+def _at(received_at: float, error: SpeechError) -> SpeechError:
+    error.received_at = received_at
+    return error
 
 
 async def _expect_end(call: Any, chunks: int) -> None:
@@ -212,33 +216,6 @@ async def _end_of(call: Any) -> bool:
     except (StopAsyncIteration, asyncio.TimeoutError, grpc.aio.AioRpcError):
         return False
     return True
-
-
-def read_chunk(result: InferResult, received_at: float) -> tuple[AudioChunk, str]:
-    """The chunk in a response, and the text of its ``error`` output. Raises ServerError when an output is missing."""
-    chunk = AudioChunk(
-        audio=_output(result, "audio").reshape(-1),
-        sample_rate=int(_output(result, "sample_rate").reshape(-1)[0]),
-        index=int(_output(result, "chunk_index").reshape(-1)[0]),
-        final=bool(_output(result, "final").reshape(-1)[0]),
-        finish_reason=_text(result, "finish_reason"),
-        received_at=received_at,
-    )
-    if chunk.audio.dtype not in (np.float32, np.int16):
-        raise ServerError(f"The server sent audio of dtype {chunk.audio.dtype}; this client reads float32 and int16")
-    return chunk, _text(result, "error")
-
-
-def _output(result: InferResult, name: str) -> np.ndarray:
-    array = result.as_numpy(name)
-    if array is None:
-        raise ServerError(f"The response has no output {name!r}. Is the model really a Voxstage ensemble?")
-    return array
-
-
-def _text(result: InferResult, name: str) -> str:
-    value = _output(result, name).reshape(-1)[0]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def from_rpc_error(error: grpc.RpcError, address: str, chunks: int = 0) -> SpeechError:

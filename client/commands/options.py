@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import Any
+
+from client.errors import InvalidArgument
 
 DEFAULT_URL = "localhost:8001"
 
@@ -19,8 +23,9 @@ def seconds(text: str) -> float:
     return value
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"host:port of the server's gRPC port ({DEFAULT_URL})")
+def add_server(parser: argparse.ArgumentParser, url: str | None = DEFAULT_URL, without: str = DEFAULT_URL) -> None:
+    """The server's options. ``url`` is the default of --url, ``without`` what the help says about leaving it out."""
+    parser.add_argument("--url", default=url, help=f"host:port of the server's gRPC port ({without})")
     parser.add_argument("--model", default="tts", help="name of the ensemble (tts)")
     parser.add_argument(
         "--timeout",
@@ -35,3 +40,13 @@ def timeouts(args: argparse.Namespace) -> dict[str, Any]:
     if args.timeout is None:
         return {}
     return {"chunk_timeout": args.timeout, "first_chunk_timeout": args.timeout}
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse what cannot become a file before the server is put to work. Raises InvalidArgument naming ``option``."""
+    if path.is_dir():
+        raise InvalidArgument(f"{path} is a folder; give the name of a file", field=option)
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"the folder {path.parent} does not exist; create it first", field=option)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidArgument(f"{path} cannot be written; choose another place", field=option)

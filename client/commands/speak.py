@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from client.chunk import AudioChunk
-from client.commands.options import add_server, timeouts
+from client.commands.options import add_server, check_writable, timeouts
 from client.errors import InvalidArgument
 from client.player import Player, find_player
 from client.progress import Progress, summary, table
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.play:
         raise InvalidArgument("there is nowhere to put the audio; give -o FILE, -o - or --play", field="--output")
     if args.output not in (None, "-"):
-        _check_writable(Path(args.output))
+        check_writable(Path(args.output), "--output")
     player = find_player() if args.play else None
     request = SpeechRequest(
         _text(args.text),
@@ -124,16 +124,6 @@ def _text(argument: str | None) -> bytes:
         _say("Type the text, then Ctrl-D.")
     text = sys.stdin.buffer.read()
     return text[: -len(b"\n")] if text.endswith(b"\n") else text
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse what cannot become a file before the server is put to work."""
-    if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder; give the name of a file", field="--output")
-    if not path.parent.is_dir():
-        raise InvalidArgument(f"the folder {path.parent} does not exist; create it first", field="--output")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidArgument(f"{path} cannot be written; choose another place", field="--output")
 
 
 def _say(message: str) -> None:
