@@ -17,7 +17,9 @@ _LOADED = re.compile(r"successfully loaded '(?P<name>[^']+)'")
 _FAILED = re.compile(r"failed to load '(?P<name>[^']+)' version \d+: (?P<why>.*)")
 _POLL = re.compile(r"Poll failed for model directory '(?P<name>[^']+)': (?P<why>.*)")
 _ENSEMBLE = re.compile(r"(?P<why>(?:in )?ensemble '?(?P<name>[^' ]+)'?.*)")
-_STATUS = re.compile(r"^(?:Internal|Invalid argument|Unavailable|Unknown|Not found|Unsupported)(?: -|:) ")
+_STATUS = re.compile(
+    r"^(?:Internal|Invalid argument|Unavailable|Unknown|Not found|Unsupported|TritonModelException)(?: -|:) "
+)
 _FILE = re.compile(r"\s+At:\s.*", re.DOTALL)
 #: What Triton says on every machine without a GPU, and what needs no attention there.
 _NOISE = (
@@ -95,7 +97,7 @@ def clean(line: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """What a stage's exception says: no status words, no traceback, one line."""
+    """What a stage's exception says: no status words, no wrapping exception, no traceback, one line."""
     text = _FILE.sub("", text)
     while status := _STATUS.match(text):
         text = text[status.end() :]

@@ -51,7 +51,9 @@ class Sink(Protocol):
 
 def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.play:
-        raise InvalidArgument("there is nowhere to put the audio; give -o FILE, -o - or --play", field="--output")
+        raise InvalidArgument(
+            "it is absent, so there is nowhere to put the audio; give -o FILE, -o - or --play", field="--output"
+        )
     if args.output not in (None, "-"):
         check_writable(Path(args.output), "--output")
     player = find_player() if args.play else None

@@ -156,5 +156,6 @@ def test_the_log_is_read_for_loads_failures_and_drain(capsys):
 def test_an_error_line_becomes_what_the_stage_said():
     assert first_sentence("Internal: CheckpointError: a\n b\n\nAt:\n  x(1): y\n") == "CheckpointError: a b"
     assert first_sentence("Invalid argument - Internal: a") == "a"
+    assert first_sentence("Internal: TritonModelException: INVALID_ARG device: a") == "INVALID_ARG device: a"
     assert clean('E1130 17:59:01.1 1 a.cc:1] "say \\"x\\""') == 'say "x"'
     assert clean("E1130 17:59:01.1 1 a.cc:1] plain") == "plain"
