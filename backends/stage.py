@@ -28,7 +28,7 @@ _METRICS_PERIOD_SECONDS = 0.1
 class StageRequest:
     """One request of a stage. Methods may be called from any thread.
 
-    The lock is not for our own fields: Triton frees what ``is_cancelled`` reads as soon as the last response is sent, and
+    The lock is not for our own fields: Triton frees what ``is_cancelled`` reads when the last response is sent, and
     asking about a request that has ended kills the whole server (SIGSEGV in TRITONBACKEND_ResponseFactoryIsCancelled,
     seen on 2.51).
     """

@@ -288,7 +288,7 @@ class VocoderStage:
         return json.dumps(timeline.relative())
 
     def _forget(self, stream: int) -> list[_Job]:
-        """Free the stream's slot, hand it to the stream that waited longest for one, and return its own waiting chunks."""
+        """Free the stream's slot for the stream that waited longest for one; return its own waiting chunks."""
         waiting = self._no_slot.pop(stream, [])
         waiting += [chunk.payload for chunk in self._steps.remove(stream)]
         held = self._streams.pop(stream, None)
