@@ -11,6 +11,7 @@ from backends.kernels.attention import AttentionWorkspace
 
 # Parts that one step of the combination adds; a constant, like the cut itself.
 _CHUNK = 8
+_PROGRAMS = 528  # four for each of the 132 multiprocessors of an H200
 
 
 @triton.jit
@@ -90,56 +91,56 @@ def _split_kernel(
 ):
     kv = tl.program_id(0)
     row = tl.program_id(1)
-    split = tl.program_id(2)
     length = tl.load(lengths + row)
     g = tl.arange(0, GP)
     d = tl.arange(0, D)
     to = out + (row * H + kv * G + g)[:, None] * D + d[None, :]
     real = (g < G)[:, None]
-    start = split * SPLIT
-    if start >= length:
-        if split == 0:
+    count = tl.cdiv(length, SPLIT)
+    if count == 0:
+        if tl.program_id(2) == 0:
             tl.store(to, tl.zeros((GP, D), out.dtype.element_ty), mask=real)
         return
-    position = start + tl.arange(0, SPLIT)
-    seen = position < length
-    page = tl.load(table + row * table_row + position // PAGE, mask=seen, other=0).to(tl.int64)
-    line = page * PAGE + position % PAGE
-    # Both loads stand before the first use, so that the whole span is in flight at once. Lines that are not the row's
-    # may hold anything, NaN too, so values are masked like keys.
-    if GP >= 16:  # addressed as the product wants them: a transposed tile would take a detour through shared memory
-        k = tl.load(keys + line[None, :] * key_line + kv * key_head + d[:, None], mask=seen[None, :], other=0.0)
-    else:
-        k = tl.load(keys + line[:, None] * key_line + kv * key_head + d[None, :], mask=seen[:, None], other=0.0)
-    v = tl.load(values + line[:, None] * value_line + kv * value_head + d[None, :], mask=seen[:, None], other=0.0)
-    query = tl.load(q + row * q_row + (kv * G + g)[:, None] * q_head + d[None, :], mask=real, other=0.0)
-    if GP >= 16:  # 16 is the tensor core's smallest tile; rows past the group are zeros
-        scores = tl.dot(query, k, input_precision="ieee")
-    else:
-        scores = tl.sum(query.to(tl.float32) * k.to(tl.float32), 1)[None, :]
-    scores = tl.where(seen[None, :], scores * scale, float("-inf"))
-    top = tl.max(scores, 1)
-    p = tl.exp2(scores - top[:, None])
-    total = tl.sum(p, 1)
-    if GP >= 16:
-        acc = tl.dot(p.to(v.dtype), v, input_precision="ieee")
-    else:
-        acc = tl.sum(tl.reshape(p, (SPLIT, 1)) * v.to(tl.float32), 0)[None, :]
-    count = tl.cdiv(length, SPLIT)
-    if count == 1:
-        tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
-    else:
-        at = (row * splits + split) * H + kv * G + g
-        tl.store(maxima + at, top, mask=g < G)
-        tl.store(sums + at, total, mask=g < G)
-        tl.store(partial + at[:, None] * D + d[None, :], acc, mask=real)
-        if FUSED:
-            # All threads have stored, then one of them announces it; whoever announces last reads all the parts.
-            tl.debug_barrier()
-            arrived = tl.atomic_add(counters + row * KV + kv, 1, sem="acq_rel")
-            if arrived == count - 1:
-                _combine(out, partial, maxima, sums, row, kv, count, splits, H, G, GC, D, CHUNK)
-                tl.store(counters + row * KV + kv, 0)
+    # How many programs share a row is a matter of speed: which keys form a part is not theirs to choose.
+    for split in range(tl.program_id(2), count, tl.num_programs(2)):
+        position = split * SPLIT + tl.arange(0, SPLIT)
+        seen = position < length
+        page = tl.load(table + row * table_row + position // PAGE, mask=seen, other=0).to(tl.int64)
+        line = page * PAGE + position % PAGE
+        # Both loads stand before the first use, so that the whole span is in flight at once. Lines that are not the
+        # row's may hold anything, NaN too, so values are masked like keys.
+        if GP >= 16:  # addressed as the product wants them: a transposed tile would take a detour through shared memory
+            k = tl.load(keys + line[None, :] * key_line + kv * key_head + d[:, None], mask=seen[None, :], other=0.0)
+        else:
+            k = tl.load(keys + line[:, None] * key_line + kv * key_head + d[None, :], mask=seen[:, None], other=0.0)
+        v = tl.load(values + line[:, None] * value_line + kv * value_head + d[None, :], mask=seen[:, None], other=0.0)
+        query = tl.load(q + row * q_row + (kv * G + g)[:, None] * q_head + d[None, :], mask=real, other=0.0)
+        if GP >= 16:  # 16 is the tensor core's smallest tile; rows past the group are zeros
+            scores = tl.dot(query, k, input_precision="ieee")
+        else:
+            scores = tl.sum(query.to(tl.float32) * k.to(tl.float32), 1)[None, :]
+        scores = tl.where(seen[None, :], scores * scale, float("-inf"))
+        top = tl.max(scores, 1)
+        p = tl.exp2(scores - top[:, None])
+        total = tl.sum(p, 1)
+        if GP >= 16:
+            acc = tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        else:
+            acc = tl.sum(tl.reshape(p, (SPLIT, 1)) * v.to(tl.float32), 0)[None, :]
+        if count == 1:
+            tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
+        else:
+            at = (row * splits + split) * H + kv * G + g
+            tl.store(maxima + at, top, mask=g < G)
+            tl.store(sums + at, total, mask=g < G)
+            tl.store(partial + at[:, None] * D + d[None, :], acc, mask=real)
+            if FUSED:
+                # All threads have stored, then one of them announces it; whoever announces last reads all the parts.
+                tl.debug_barrier()
+                arrived = tl.atomic_add(counters + row * KV + kv, 1, sem="acq_rel")
+                if arrived == count - 1:
+                    _combine(out, partial, maxima, sums, row, kv, count, splits, H, G, GC, D, CHUNK)
+                    tl.store(counters + row * KV + kv, 0)
 
 
 @triton.jit
@@ -192,7 +193,10 @@ def paged_decode_attention(
     group = heads // kv_heads
     shape = {"H": heads, "G": group, "GC": triton.next_power_of_2(group), "D": dim, "SPLIT": split, "CHUNK": _CHUNK}
     parts = (workspace.partial, workspace.maxima, workspace.sums)
-    _split_kernel[(kv_heads, batch, splits)](
+    # Enough programs to fill the device; each takes every so-many-th part, so that a table with room for long rows does not
+    # cost thousands of programs that find nothing to do.
+    programs = min(splits, max(1, _PROGRAMS // (kv_heads * batch)))
+    _split_kernel[(kv_heads, batch, programs)](
         q,
         keys,
         values,
