@@ -193,7 +193,7 @@ def paged_decode_attention(
     group = heads // kv_heads
     shape = {"H": heads, "G": group, "GC": triton.next_power_of_2(group), "D": dim, "SPLIT": split, "CHUNK": _CHUNK}
     parts = (workspace.partial, workspace.maxima, workspace.sums)
-    # Enough programs to fill the device; each takes every so-many-th part, so that a table with room for long rows does not
+    # Enough programs to fill the device, each taking every so-many-th part: a table with room for long rows does not
     # cost thousands of programs that find nothing to do.
     programs = min(splits, max(1, _PROGRAMS // (kv_heads * batch)))
     _split_kernel[(kv_heads, batch, programs)](
