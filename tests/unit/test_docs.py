@@ -12,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.service import DecoderSettings
 from backends.launch.options import parse_options
 from backends.launch.repository import find_models
-from backends.prompt.service import INPUTS, PromptSettings
-from backends.vocoder.service import VocoderSettings
+from backends.prompt.service import INPUTS, PromptMetrics, PromptSettings
+from backends.timeline import STATIONS
+from backends.vocoder.service import VocoderMetrics, VocoderSettings
 from client.__main__ import build_parser
+from client.bench.stages import STAGES as BENCH_STAGES
 from tests.conftest import ROOT
 
-DOCS = [ROOT / "README.md", ROOT / "checkpoints" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [ROOT / "README.md", ROOT / "checkpoints" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in DOCS}
 STAGES: dict[str, type] = {
     "tts_prompt": PromptSettings,
@@ -85,7 +88,9 @@ def test_links_resolve(path: Path) -> None:
 def test_paths_exist(path: Path) -> None:
     named = {
         name.rstrip("./")
-        for name in re.findall(rf"(?<![\w./$\"-])(?:{FOLDERS})/[\w./-]*", "\n".join(code_of(TEXTS[path])))
+        for code in code_of(TEXTS[path])
+        # What a command will write need not be there yet.
+        for name in re.findall(rf"(?<![\w./$\"-])(?:{FOLDERS})/[\w./-]*", re.sub(r"--json \S+", "", code))
     }
     missing = sorted(name for name in named if not (ROOT / name).exists())
     assert not missing
@@ -104,6 +109,9 @@ def test_commands_exist(path: Path) -> None:
         assert (ROOT.joinpath(*parts) / "__main__.py").exists() or ROOT.joinpath(*parts).with_suffix(".py").exists()
         if module == "client" and arguments:
             assert options(rest) <= options(help_of(arguments[0])) | {"--help"}, rest
+        elif module != "client":
+            source = ROOT.joinpath(*parts).with_suffix(".py").read_text(encoding="utf-8")
+            assert options(rest) <= set(re.findall(r'"(--[a-z-]+)"', source)) | {"--help"}, rest
 
 
 @each_document
@@ -113,7 +121,7 @@ def test_options_of_serve_exist(path: Path, capsys: pytest.CaptureFixture[str]) 
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     for rest in commands(TEXTS[path], r"python serve\.py"):
         assert options(rest) <= known, rest
-    for stage, key in re.findall(r"--set (tts_\w+)\.(\w+)=", TEXTS[path]):
+    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+)\.(\w+)=", TEXTS[path]):
         assert key in {field.name for field in dataclasses.fields(STAGES[stage])}, f"{stage}.{key}"
 
 
@@ -143,18 +151,40 @@ def test_every_parameter_is_in_tuning() -> None:
         assert section is not None
         table = {row[0]: row[1].strip("` ") for row in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", section.group(1), re.M)}
         defaults = {
-            field.name: f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+            field.name: f"{field.default:g}"
+            if isinstance(field.default, float)
+            else (str(field.default).lower() if isinstance(field.default, bool) else str(field.default))
             for field in dataclasses.fields(settings)
         }
-        assert table == {key: "true" if value == "True" else value for key, value in defaults.items()}
+        assert table == defaults
 
 
 def test_every_metric_is_in_architecture() -> None:
-    code = set(re.findall(r"\"(voxstage_\w+)\"", CODE))
-    text = set(re.findall(r"^\| `(voxstage_\w+)`", TEXTS[ROOT / "docs" / "architecture.md"], re.MULTILINE))
-    assert code == text
+    code = {metric.name for metrics in (PromptMetrics(), DecoderMetrics(), VocoderMetrics()) for metric in metrics}
+    rows = re.findall(r"^\| `(voxstage_\w+)` \| (\w+) \|", TEXTS[ROOT / "docs" / "architecture.md"], re.MULTILINE)
+    assert sorted(code) == sorted(name for name, _ in rows)
+    for metrics in (PromptMetrics(), DecoderMetrics(), VocoderMetrics()):
+        for metric in metrics:
+            assert dict(rows)[metric.name] == type(metric).__name__.lower()
     for path in DOCS:
-        assert set(re.findall(r"\bvoxstage_\w+", TEXTS[path])) <= code
+        assert {name for name in re.findall(r"\bvoxstage_\w+", TEXTS[path]) if not name.endswith("_")} <= code
+
+
+def test_every_station_and_bench_stage_is_explained() -> None:
+    section = re.search(r"^## Timeline\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "architecture.md"], re.M | re.DOTALL)
+    assert section is not None
+    assert tuple(re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)) == STATIONS
+    section = re.search(r"^## The stage table\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "bench.md"], re.M | re.DOTALL)
+    assert section is not None
+    stages = re.findall(r"^\| ([a-z ]+) \| `(\w+)` … `(\w+)` \|", section.group(1), re.MULTILINE)
+    assert tuple(stages) == BENCH_STAGES
+
+
+def test_performance_names_the_command_of_every_result() -> None:
+    text = TEXTS[ROOT / "docs" / "performance.md"]
+    written = set(re.findall(r"--json docs/results/([\w.-]+\.json)", text))
+    assert {path.name for path in (ROOT / "docs" / "results").glob("*.json")} <= written
+    assert set(re.findall(r"^\| `([\w.-]+\.json)` \|", text, re.MULTILINE)) == written
 
 
 def test_every_input_and_output_is_in_the_readme() -> None:
