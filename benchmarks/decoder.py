@@ -60,7 +60,7 @@ class Bench:
         self.gpu = self.device.type == "cuda"
         use_threads(options.threads)
         folder = Path(options.checkpoint) if options.checkpoint else (
-            ROOT / ("benchmarks/configs/moss_tts_local_v1.5" if self.gpu else "checkpoints/voice/tts")
+            ROOT / ("benchmarks/configs/moss_tts_local_v1.5/tts" if self.gpu else "checkpoints/voice/tts")
         )  # fmt: skip
         dtype = torch.bfloat16 if self.gpu else torch.float32
         weights = any(folder.glob("*.safetensors"))
@@ -350,11 +350,11 @@ def main() -> None:
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
     size = "random weights" if bench.dummy else "trained weights"
     threads = options.threads or "half the"
-    print(f"{name}, torch {torch.__version__}, {bench.folder.name}, {size}, {bench.dtype}, {threads} threads")
+    print(f"{name}, torch {torch.__version__}, {bench.folder.parent.name}, {size}, {bench.dtype}, {threads} threads")
     result: dict[str, Any] = {
         "device": name,
         "torch": torch.__version__,
-        "model": bench.folder.name,
+        "model": bench.folder.parent.name,
         "dummy": bench.dummy,
         "date": time.strftime("%Y-%m-%d"),
         "options": {key: str(value) for key, value in vars(options).items()},
