@@ -21,6 +21,13 @@ STATIONS = (
     "vocoder_first",  # the vocoder sent the first audio
     "vocoder_last",  # ... and the last
 )
+# The station that each one waits for: the one before it, but for the vocoder, which is at work while the decoder goes
+# on. The first audio of a long text leaves before the decoder's last chunk.
+_AFTER = {
+    **dict(zip(STATIONS[1:], STATIONS, strict=False)),
+    "vocoder_first": "first_chunk",
+    "vocoder_last": "last_chunk",
+}
 
 
 @dataclass(slots=True)
@@ -50,6 +57,15 @@ class Timeline:
         return {name: round(self.stamps[name] - start, 6) for name in STATIONS if name in self.stamps}
 
     def spans(self) -> dict[str, float]:
-        """Seconds between stations that follow each other: ``queued`` is the time from built to queued, and so on."""
-        passed = [(name, self.stamps[name]) for name in STATIONS if name in self.stamps]
-        return {name: at - before for (_, before), (name, at) in zip(passed, passed[1:], strict=False)}
+        """Seconds that each station took: ``queued`` is the time from built to queued, ``vocoder_first`` that from the
+        decoder's first chunk to the first audio, ``vocoder_last`` that from its last chunk to the last. Never negative.
+        A station without a stamp is left out; what follows it counts from the last one before that has a stamp.
+        """
+        spans = {}
+        for name in STATIONS[1:]:
+            before = _AFTER[name]
+            while before not in self.stamps and before in _AFTER:
+                before = _AFTER[before]
+            if name in self.stamps and before in self.stamps:
+                spans[name] = self.stamps[name] - self.stamps[before]
+        return spans

@@ -73,11 +73,14 @@ class DecoderEngine:
         self._condition = threading.Condition()
         self._cancels: deque[int] = deque()
         self._closing = False
+        self._fault: Exception | None = None  # what ended the thread, where it was not close()
         self._last_step = 0.0
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
         self._thread.start()
         self._ready.wait()
+        if self._fault is not None:
+            raise Internal(f"the decoder could not start: {self._fault}") from self._fault
 
     @property
     def graphs(self) -> int:
@@ -90,13 +93,15 @@ class DecoderEngine:
         return self._runner.buckets
 
     def submit(self, request: DecodeRequest) -> None:
-        """Queue a request. Raises Unavailable when the engine is full, Internal when it is closing."""
+        """Queue a request. Raises Unavailable when the engine is full, Internal when it is closing or broken."""
         request.slot_token = self.model.rows.assistant_slot_id
         request.prefill_rows = rows_to_prefill(request.rows, request.slot_token)
         if self.config.force_frames:
             request.max_frames = self.config.force_frames
         request.timeline.stamp("queued")
         with self._condition:
+            if self._fault is not None:
+                raise Internal(f"the decoder has broken down: {self._fault}")
             if self._closing:
                 raise Internal("the decoder is shutting down")
             try:
@@ -127,22 +132,41 @@ class DecoderEngine:
             self._memory.check([])
 
     def _run(self) -> None:
+        """The thread. Whatever ends it, no stream is left to wait for ever and no request is taken afterwards."""
         use_threads(self.config.num_threads)
-        with torch.inference_mode():
-            self._capture()
+        try:
+            with torch.inference_mode():
+                self._capture()
+                self._ready.set()
+                self._serve()
+        except Exception as error:  # the bookkeeping itself is broken: nothing can be trusted any more
+            log.exception("the decoder has broken down; every request fails from now on")
+            with self._condition:
+                self._fault = error
+        finally:
             self._ready.set()
-            while self._take():
-                try:
-                    self._prefill()
-                    if self._scheduler.running:
-                        self._step()
-                except Exception as error:  # a fault of the model or the device: its streams end, the engine goes on
-                    log.exception("a decode iteration failed")
-                    self._loop.drop()
-                    self._fail(list(self._scheduler.running.values()), error)
+            self._end_all()
+
+    def _serve(self) -> None:
+        while self._take():
+            try:
+                self._prefill()
+                if self._scheduler.running:
+                    self._step()
+            except Exception as error:  # a fault of the model or the device: its streams end, the engine goes on
+                log.exception("a decode iteration failed")
+                self._loop.drop()
+                self._fail(list(self._scheduler.running.values()), error)
+
+    def _end_all(self) -> None:
+        """End what is inside: as cancelled when the engine was closed, as failed when it broke down."""
         for request in self._scheduler.all():
-            self._leave(request)
-            request.finish(FinishReason.CANCELLED)
+            if self._fault is None:
+                self._leave(request)
+                request.finish(FinishReason.CANCELLED)
+            else:  # its slot and pages are past saving
+                self.metrics.failed.inc()
+                self._tell(request, Internal(f"the decoder has broken down: {self._fault}"))
 
     def _capture(self) -> None:
         """Warm up, and capture CUDA graphs of every decode step, in this thread and before the first request."""
@@ -158,8 +182,7 @@ class DecoderEngine:
             if not len(self._scheduler):
                 self._loop.drop()
                 if self.config.check_integrity:
-                    self._scheduler.check_idle()
-                    self._memory.check([])
+                    self._check_integrity()
                 self._last_step = 0.0
             self._report()
             while not (self._closing or self._cancels or len(self._scheduler)):
@@ -174,6 +197,15 @@ class DecoderEngine:
             self._scheduler.admit()
             self._report()
             return not self._closing
+
+    def _check_integrity(self) -> None:
+        """The debug switch: what is wrong is counted and named in the log, and the engine goes on."""
+        try:
+            self._scheduler.check_idle()
+            self._memory.check([])
+        except RuntimeError as error:
+            self.metrics.integrity_failures.inc()
+            log.error("the decoder is idle and its bookkeeping is wrong: %s", error)
 
     def _prefill(self) -> None:
         """Read the next pieces of prompts; a request whose prompt is read joins the batch."""
@@ -289,10 +321,13 @@ class DecoderEngine:
         for request in requests:
             self._leave(request)
             self.metrics.failed.inc()
-            if request.chunks == 0:
-                request.sink.fail(typed)
-            else:
-                request.finish(FinishReason.ERROR, str(typed))
+            self._tell(request, typed)
+
+    def _tell(self, request: DecodeRequest, error: VoxstageError) -> None:
+        if request.chunks == 0:
+            request.sink.fail(error)
+        else:
+            request.finish(FinishReason.ERROR, str(error))
 
     def _leave(self, request: DecodeRequest) -> None:
         """The single exit: out of the scheduler, slot and pages back."""

@@ -27,6 +27,9 @@ class DecoderMetrics(PrefixMetrics):
             "voxstage_decoder_graph_failures", "Times that CUDA graphs were turned off by a fault"
         )
         self.retracted = Counter("voxstage_decoder_retracted", "Streams that gave up their pages and started over")
+        self.integrity_failures = Counter(
+            "voxstage_decoder_integrity_failures", "Times that the idle decoder found its own bookkeeping wrong"
+        )
         self.step_gap = Histogram(
             "voxstage_decoder_step_gap_seconds",
             "Seconds between the end of a decode step and the start of the next, while streams run",

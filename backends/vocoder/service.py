@@ -69,7 +69,11 @@ class VocoderMetrics(Metrics):
         )
         # The whole pipeline's timeline, kept here because here it ends.
         self.spans = {
-            name: Histogram(f"voxstage_span_{name}_seconds", f"Time from the station before to {name}", _SPAN_BUCKETS)
+            name: Histogram(
+                f"voxstage_span_{name}_seconds",
+                f"Seconds from the station that {name} waits for until {name}",
+                _SPAN_BUCKETS,
+            )
             for name in STATIONS[1:]
         }
 

@@ -12,7 +12,7 @@ import tritonclient.grpc as grpc
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from tests.server.dummies import ROOT
 
-_TYPES = {np.dtype(np.int32): "INT32", np.dtype(np.int64): "INT64", np.dtype(np.float32): "FP32"}
+_TYPES = {np.dtype(name): triton for name, triton in (("i4", "INT32"), ("i8", "INT64"), ("f4", "FP32"), ("f8", "FP64"))}
 
 
 def prompt_rows(text: str, checkpoint: Path = ROOT / "checkpoints" / "voice") -> np.ndarray:
