@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from backends.kernels import row_keys_kernel
+
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
@@ -56,10 +58,12 @@ def row_key(rows: Tensor) -> Tensor:
     that differ in one channel only (by less than the prime) never share a key; any two others do with a chance of about
     2**-62.
 
-    It is evaluated as a sum of ids times powers of the base, each product reduced: the same integers as Horner's, in 5
-    kernels instead of 2 a channel and modulus. Nothing synchronises and no shape depends on data, so a CUDA graph may
-    hold it; the first call for a width and device uploads the powers and has to come before the capture.
+    On the CPU it is evaluated as a sum of ids times powers of the base, each product reduced: the same integers as
+    Horner's, in 5 operations instead of 2 a channel and modulus. On CUDA it is one kernel. Nothing synchronises and no
+    shape depends on data, so a CUDA graph may hold it.
     """
+    if rows.is_cuda:
+        return row_keys_kernel(rows, (MOD, MOD_2), (BASE, BASE_2))
     weights, moduli = _constants(rows.shape[1], rows.device)
     ids = torch.remainder(rows.to(torch.int64).unsqueeze(-1), moduli)
     return torch.remainder(torch.remainder(ids * weights, moduli).sum(dim=1), moduli)

@@ -25,7 +25,8 @@ import torch
 from torch import nn
 
 from backends.decoder.chunks import ChunkSchedule
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.device import use_threads

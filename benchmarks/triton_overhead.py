@@ -22,13 +22,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from backends.decoder.chunks import ChunkSchedule
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import VoxstageError

@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 
 import torch
 
+from backends.decoder.config import EngineConfig
 from backends.decoder.loop import DecodeLoop
 from backends.decoder.memory import PageMemory
 from backends.decoder.metrics import DecoderMetrics
@@ -23,45 +23,17 @@ from backends.models.protocol import DecoderModel
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Sizes and switches of the engine; the stage's config.pbtxt documents them."""
-
-    max_running: int = 16
-    max_waiting: int = 256
-    max_positions: int = 1024
-    kv_pages: int = 0  # 0: enough for every slot at its longest
-    page_rows: int = 16
-    prefill_rows: int = 32
-    prefill_pieces: int = 1
-    deterministic: bool = True
-    lookahead: bool = True
-    lookahead_min_batch: int = 0  # 0: 1 on a GPU; never on a CPU, where host and device are one
-    prefix_cache: bool = True
-    cuda_graph: bool = True
-    cuda_graph_min_free_gib: float = 2.0
-    num_threads: int = 0
-    force_frames: int = 0  # benchmarks: every request makes exactly so many frames
-    check_integrity: bool = False
-
-
 class DecoderEngine:
     """Continuous batching: requests join and leave between steps.
 
     One iteration: take what came in, admit, read at most ``prefill_pieces`` pieces of prompts (so that running streams
-    never wait
-    for more than those), then one decode step. ``submit`` and ``cancel`` may be called from any thread; the sinks are
-    called from the engine's.
+    never wait for more than those), then one decode step. ``submit`` and ``cancel`` may be called from any thread; the
+    sinks are called from the engine's.
     """
 
     def __init__(self, model: DecoderModel, config: EngineConfig, metrics: DecoderMetrics | None = None) -> None:
         self.model, self.config, self.metrics = model, config, metrics or DecoderMetrics()
-        if config.prefill_rows % config.page_rows:
-            raise ValueError(f"prefill_rows {config.prefill_rows} is not a multiple of page_rows {config.page_rows}")
-        longest = -(-config.max_positions // config.page_rows)
-        pages = config.kv_pages or config.max_running * longest
-        if pages < longest:
-            raise ValueError(f"kv_pages {pages} cannot hold one request of max_positions: {longest} pages are needed")
+        pages = config.pages()
         shapes = RunnerConfig(
             config.max_running, config.max_positions, pages, config.page_rows, config.prefill_rows, config.deterministic
         )
@@ -80,6 +52,8 @@ class DecoderEngine:
         self._thread.start()
         self._ready.wait()
         if self._fault is not None:
+            raise Internal(f"the decoder did not start: {self._fault}") from self._fault
+        if self._fault is not None:
             raise Internal(f"the decoder could not start: {self._fault}") from self._fault
 
     @property
@@ -97,7 +71,7 @@ class DecoderEngine:
         request.slot_token = self.model.rows.assistant_slot_id
         request.prefill_rows = rows_to_prefill(request.rows, request.slot_token)
         if self.config.force_frames:
-            request.max_frames = self.config.force_frames
+            request.max_frames = min(self.config.force_frames, self.config.max_positions - len(request.rows))
         request.timeline.stamp("queued")
         with self._condition:
             if self._fault is not None:

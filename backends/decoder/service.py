@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from backends.decoder.chunks import ChunkSchedule
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams

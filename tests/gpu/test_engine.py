@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from backends.decoder.chunks import ChunkSchedule
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import VoxstageError

@@ -14,7 +14,8 @@ import torch
 
 from backends.decoder.buckets import decode_buckets
 from backends.decoder.chunks import ChunkSchedule
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import Unavailable, VoxstageError

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from tests.unit.test_engine import make

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from backends.decoder.engine import DecoderEngine, EngineConfig
+from backends.decoder.config import EngineConfig
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.request import DecodeRequest
 from backends.decoder.runner import Flight
 from backends.models.moss_tts_local import MossTTSLocal
