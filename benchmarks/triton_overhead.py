@@ -3,8 +3,8 @@
     python -m benchmarks.triton_overhead                       the small voice on this machine's CPU
     python -m benchmarks.triton_overhead --device cuda         MOSS-TTS-Local v1.5 sizes, random weights
 
-Closed loop over a list of concurrencies: every stream asks for a fixed number of frames, as codes, from ``tts_decoder`` itself (the
-vocoder has costs of its own). Printed for both: frames a second, and the time to the first chunk of codes.
+Closed loop over a list of concurrencies: every stream asks for a fixed number of frames, as codes, from ``tts_decoder``
+itself (the vocoder has costs of its own). Printed for both: frames a second, and the time to the first chunk of codes.
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ def main() -> None:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
     for plain, served in zip(results["engine"], results["triton"], strict=True):
+        rate, first = served["frames_per_s"] / plain["frames_per_s"] - 1, served["first_ms"] - plain["first_ms"]
         print(
             f"c {int(plain['concurrency']):3d}: {plain['frames_per_s']:8.1f} -> {served['frames_per_s']:8.1f} frames/s "
-            f"({100 * (served['frames_per_s'] / plain['frames_per_s'] - 1):+.1f} %), first chunk {plain['first_ms']:.1f} -> "
-            f"{served['first_ms']:.1f} ms ({served['first_ms'] - plain['first_ms']:+.1f})"
+            f"({100 * rate:+.1f} %), first chunk {plain['first_ms']:.1f} -> {served['first_ms']:.1f} ms ({first:+.1f})"
         )
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
