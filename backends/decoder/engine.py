@@ -87,7 +87,10 @@ class DecoderEngine:
             self._condition.notify()
 
     def cancel(self, stream_id: int) -> None:
-        """End a stream before its next step. Unknown ids mean that it has ended by itself: nothing happens."""
+        """End a stream before its next step, without another chunk: whoever cancels does not listen any more.
+
+        An unknown id means that the stream has ended by itself: nothing happens.
+        """
         with self._condition:
             self._cancels.append(stream_id)
             self._condition.notify()
@@ -166,7 +169,7 @@ class DecoderEngine:
             if request is not None and request.phase is not Phase.DONE:
                 self._leave(request)
                 self.metrics.cancelled.inc()
-                request.finish(FinishReason.CANCELLED)
+                request.sink.end()
         with self._condition:
             self._scheduler.admit()
             self._report()

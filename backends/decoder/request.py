@@ -58,6 +58,10 @@ class ChunkSink(Protocol):
         """The request failed before its first chunk."""
         ...
 
+    def end(self) -> None:
+        """The stream was cancelled: it ends here without another chunk."""
+        ...
+
 
 @dataclass(eq=False, slots=True)
 class DecodeRequest:

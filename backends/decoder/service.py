@@ -89,6 +89,11 @@ class _StreamSink:
         self._stage.outbox.put(lambda: self._request.fail(error))
         self._stage.forget(self._stream_id)
 
+    def end(self) -> None:
+        # No data: a response into an ensemble whose client has gone can break its count of what is in flight (2.51).
+        self._stage.outbox.put(self._request.finish)
+        self._stage.forget(self._stream_id)
+
 
 class DecoderStage:
     """Owns the engine. ``execute`` only queues; responses leave from the outbox."""

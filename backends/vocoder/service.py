@@ -195,7 +195,7 @@ class VocoderStage:
             job.request.finish()
         elif job.request.cancelled():
             self.metrics.cancelled.inc()
-            self._end(job, "cancelled", "", tell_decoder=not job.final)
+            self._end(job, "", "", tell_decoder=not job.final)
         elif job.error:
             self._end(job, job.finish_reason, job.error, tell_decoder=False)
         else:
@@ -247,12 +247,19 @@ class VocoderStage:
         self._end(job, "error", str(error), tell_decoder=not job.final)
 
     def _end(self, job: _Job, reason: str, error: str, tell_decoder: bool) -> None:
-        """Answer ``job`` as the last chunk of its stream, and let nothing of the stream follow."""
+        """Answer ``job`` as the last chunk of its stream, and let nothing of the stream follow.
+
+        Without a ``reason`` nobody listens, and the answer is empty: a response into an ensemble whose client has gone can
+        break its count of what is in flight (Triton 2.51).
+        """
         waiting = self._forget(job.stream)
         self._dead[job.stream] = None
         while len(self._dead) > _TOMBSTONES:
             self._dead.popitem(last=False)
-        self._answer(job, np.zeros(0, dtype=np.float32), True, reason, error)
+        if reason:
+            self._answer(job, np.zeros(0, dtype=np.float32), True, reason, error)
+        else:
+            job.request.finish()
         for other in waiting:
             other.request.finish()
         if tell_decoder:

@@ -43,6 +43,9 @@ class Listener:
         self.error = str(error)
         self.done.set()
 
+    def end(self) -> None:
+        self.done.set()
+
 
 @pytest.fixture(scope="module")
 def model(voice: Path) -> MossTTSLocal:

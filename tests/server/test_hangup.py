@@ -196,8 +196,7 @@ def test_a_cancel_message_ends_a_direct_stream(server: LiveServer) -> None:
         with DirectStream(server.url, "tts_decoder", cancel=outputs["stream_id"]) as cancel:
             assert cancel.rest() == []
         rest = stream.rest()
-        assert [bool(one["final"][0]) for one in rest] == [False] * (len(rest) - 1) + [True]
-        assert rest[-1]["finish_reason"][0] == b"cancelled"
+        assert all(not bool(one["final"][0]) for one in rest), "a cancelled stream has no last chunk"
     received = len(outputs["codes"]) + sum(len(one["codes"]) for one in rest)
     assert received < LONG_FRAMES
     assert frames_after_hangup(server, before, received) < 8

@@ -43,6 +43,9 @@ class Listener:
         self.error = error
         self.done.set()
 
+    def end(self) -> None:
+        self.done.set()
+
     def codes(self) -> np.ndarray[Any, Any]:
         assert self.done.wait(60) and self.error is None
         assert [chunk.index for chunk in self.chunks] == list(range(len(self.chunks)))

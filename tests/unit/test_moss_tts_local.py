@@ -77,6 +77,9 @@ class Collector:
     def fail(self, error: VoxstageError) -> None:
         raise error
 
+    def end(self) -> None:
+        self.done.set()
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_codes_equal_to_the_last_frame(model: MossTTSLocal, golden: Path, name: str) -> None:
