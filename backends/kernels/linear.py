@@ -8,7 +8,7 @@ where the sum over K is cut follows from the plan of the matrix, and the parts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -109,10 +109,7 @@ def skinny_linear(
         from backends.kernels.gpu import linear as gpu
 
         return gpu.skinny_linear(x, weight, bias, activation, workspace, out, plan or plan_for(*weight.shape))
-    result = _rows(x, weight, bias)
-    if activation is not None:
-        result = ACTIVATIONS[activation](result.float()).to(x.dtype)
-    return result if out is None else out.copy_(result)
+    return _rows(x, weight, bias, None if activation is None else ACTIVATIONS[activation], out)
 
 
 def gate_up_silu(
@@ -133,13 +130,17 @@ def gate_up_silu(
         from backends.kernels.gpu import linear as gpu
 
         return gpu.gate_up_silu(x, weight, workspace, out, plan or plan_for(*weight.shape))
-    result = silu_mul(_rows(x, weight, None))
-    return result if out is None else out.copy_(result)
+    return _rows(x, weight, None, silu_mul, out)
 
 
-def _rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Row by row: a library may sum in another order when there are more rows."""
-    return torch.cat([F.linear(row, weight, bias) for row in x.split(1)])
+def _rows(
+    x: Tensor, weight: Tensor, bias: Tensor | None, after: Callable[[Tensor], Tensor] | None, out: Tensor | None
+) -> Tensor:
+    """Row by row: with more rows a library may sum in another order, and end a vector loop at another element."""
+    rows = [F.linear(row, weight, bias) for row in x.split(1)]
+    if after is not None:
+        rows = [after(row.float()).to(x.dtype) for row in rows]
+    return torch.cat(rows) if out is None else out.copy_(torch.cat(rows))
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None, width: int) -> None:
