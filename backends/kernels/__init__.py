@@ -10,6 +10,7 @@ graph and may share a batch with anyone. A kernel is compiled at its first call 
 from backends.kernels.activation import bias_activation, silu_mul
 from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention
 from backends.kernels.frame import frame_attention
+from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, linear_workspace, plan_for, skinny_linear
 from backends.kernels.norm import add_layer_norm, add_rms_norm, layer_norm
 from backends.kernels.rope import qk_norm_rope_store
 from backends.kernels.row_key import row_keys_kernel
@@ -18,16 +19,22 @@ from backends.kernels.sampling import Draws, sample_embed, sample_ids
 __all__ = [
     "AttentionWorkspace",
     "Draws",
+    "LinearWorkspace",
+    "Plan",
     "add_layer_norm",
     "add_rms_norm",
     "attention_workspace",
     "bias_activation",
     "frame_attention",
+    "gate_up_silu",
     "layer_norm",
+    "linear_workspace",
     "paged_decode_attention",
+    "plan_for",
     "qk_norm_rope_store",
     "row_keys_kernel",
     "sample_embed",
     "sample_ids",
     "silu_mul",
+    "skinny_linear",
 ]
