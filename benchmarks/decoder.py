@@ -31,6 +31,7 @@ from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.device import use_threads
 from backends.errors import VoxstageError
+from backends.models.linear import PackedLinear, SkinnyLinear
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.rows import row_key
 
@@ -171,11 +172,13 @@ class Bench:
 
 
 def _numbers(module: nn.Module) -> int:
-    """Weights below ``module``, packed ones too."""
+    """Weights below ``module``, packed and streamed ones too."""
     total = sum(parameter.numel() for parameter in module.parameters())
     for part in module.modules():
-        if hasattr(part, "packed"):
-            total += part.in_features * part.out_features  # type: ignore[operator]
+        if isinstance(part, PackedLinear):
+            total += part.in_features * part.out_features
+        elif isinstance(part, SkinnyLinear):
+            total += part.weight.numel()
     return total
 
 
@@ -189,7 +192,9 @@ def step_table(bench: Bench, bandwidth: float) -> list[dict[str, Any]]:
             engine._runner._graphs = graphs if graph else None
             for lookahead in (True, False):
                 engine._loop._lookahead, engine._loop._min_batch = lookahead, 1
-                for batch in bench.options.batches:
+                # Eager steps of a GPU take the host's time whatever the batch: a few sizes show that.
+                sizes = bench.options.batches if graph or not bench.gpu else bench.options.batches[::3]
+                for batch in sizes:
                     measured = bench.steps(engine, batch)
                     floor = bench.floor_ms(batch, measured["length"], bandwidth)
                     rows.append(

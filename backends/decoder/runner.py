@@ -185,8 +185,9 @@ class Runner:
         """Put a known row onto the device: the first of a request, and every row that is replayed."""
         row = request.row(request.stored)
         self._rows[request.slot] = self._upload(row)
-        self._positions[request.slot] = request.stored
-        self._steps[request.slot] = request.launched_frames
+        # fill_, because `tensor[i] = number` waits for the device (torch 2.11).
+        self._positions[request.slot].fill_(request.stored)
+        self._steps[request.slot].fill_(request.launched_frames)
 
     def _upload(self, tensor: Tensor) -> Tensor:
         """Onto the device without waiting for it: a copy from pageable memory would."""

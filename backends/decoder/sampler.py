@@ -48,11 +48,12 @@ class Sampler(CodeSampler):
     def set_slot(self, slot: int, params: SamplingParams | None) -> None:
         """Let ``slot`` sample by ``params``; None makes it greedy."""
         params = params or SamplingParams(0, 0.0, 1.0, 0, 1.0)
-        self._seed[slot] = params.seed
-        self._temperature[slot] = params.temperature
-        self._text_temperature[slot] = params.text_temperature
-        self._top_p[slot] = params.top_p
-        self._top_k[slot] = params.top_k
+        # fill_, because `tensor[i] = number` waits for the device (torch 2.11).
+        self._seed[slot].fill_(params.seed)
+        self._temperature[slot].fill_(params.temperature)
+        self._text_temperature[slot].fill_(params.text_temperature)
+        self._top_p[slot].fill_(params.top_p)
+        self._top_k[slot].fill_(params.top_k)
 
     def begin(self, slot_ids: Tensor, steps: Tensor, sampled: Tensor | bool) -> None:
         """Prepare one step: row b belongs to ``slot_ids[b]`` and has made ``steps[b]`` frames before (int64 [B] both).

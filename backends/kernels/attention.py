@@ -11,7 +11,7 @@ from torch import Tensor
 HEAD_DIMS = (64, 128)
 PAGE_SIZES = (16, 32, 64)
 # Keys that one program reads. A constant, so that where a row is cut depends on positions and on nothing else.
-SPLIT_KEYS = 128
+SPLIT_KEYS = 256
 
 
 @dataclass(frozen=True, slots=True)

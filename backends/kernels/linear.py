@@ -49,7 +49,17 @@ class Plan:
 
 
 # Measured by benchmarks/skinny.py; keyed by (N, K). A matrix that is not here gets plan_for's guess.
-PLANS: dict[tuple[int, int], Plan] = {}
+PLANS: dict[tuple[int, int], Plan] = {  # MOSS-TTS-Local v1.5 on an H200, docs/results/skinny-h200.json
+    (19456, 2560): Plan(block_k=64, stages=6, wide_stages=4),  # gate and up
+    (2560, 9728): Plan(split=3, stages=5, wide_stages=5),  # down
+    (6144, 2560): Plan(block_k=64, stages=10, wide_stages=5),  # q, k, v
+    (2560, 4096): Plan(split=3, stages=5, wide_stages=4),  # attention out
+    (10240, 2560): Plan(block_k=64, stages=6, wide_stages=5, tma=True),  # frame: fc_in
+    (2560, 10240): Plan(split=3, stages=5, wide_stages=5, tma=True),  # frame: fc_out
+    (7680, 2560): Plan(stages=5, wide_stages=5, tma=True),  # frame: q, k, v
+    (2560, 2560): Plan(block_k=64, split=3, stages=10, wide_stages=5),  # frame: attention out
+    (1024, 2560): Plan(block_k=64, split=8, stages=6, wide_stages=4),  # a codebook's head
+}
 
 _PROGRAMS = 264  # two for each multiprocessor of an H200
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from backends.errors import CheckpointError
-from backends.kernels import add_layer_norm, bias_activation, frame_attention
+from backends.kernels import add_layer_norm, frame_attention
+from backends.models.linear import linear_activation
 from backends.models.protocol import CodeReader
 
 _ACTIVATIONS = ("silu", "gelu_new", "gelu")
@@ -89,7 +90,7 @@ class FrameTransformer(nn.Module):
         for index, (block, layer_cache) in enumerate(zip(blocks, cache, strict=True)):
             mixed = frame_attention(block.attn.c_attn(normed), layer_cache, position, self.scale, cos, sin)
             normed, x = add_layer_norm(block.attn.c_proj(mixed), x, block.ln_2.weight, block.ln_2.bias, self.eps)
-            inner = block.mlp.fc_out(bias_activation(block.mlp.fc_in(normed), None, self.activation))
+            inner = block.mlp.fc_out(linear_activation(block.mlp.fc_in, normed, self.activation))
             after = blocks[index + 1].ln_1 if index + 1 < len(blocks) else self.ln_f
             normed, x = add_layer_norm(inner, x, after.weight, after.bias, self.eps)
         return normed

@@ -1,6 +1,7 @@
-"""Linear layers for the CPU: oneDNN with weights packed once.
+"""Linear layers that a step can trust: fast at few rows, and the same bits for a row whatever shares the product.
 
-Two reasons, both measured on a 2-core AMD EPYC (AVX-512), torch 2.13, float32:
+On a GPU: the weight-streaming kernel of :mod:`backends.kernels.linear` (:class:`SkinnyLinear`), whose bits do not depend on
+the number of rows by construction. On a CPU: oneDNN with weights packed once (:class:`PackedLinear`), for two reasons, both measured on a 2-core AMD EPYC (AVX-512), torch 2.13, float32:
 
 * speed: at 16 rows a packed oneDNN product takes a half to a third of the time of ``torch.nn.functional.linear`` (MKL);
 * shape discipline: the result of a row does not depend on how many rows share the product (2 to 256 rows tried, every
@@ -13,8 +14,12 @@ the engines keep their row counts fixed as well.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from backends.kernels import bias_activation, gate_up_silu, linear_workspace, silu_mul, skinny_linear
 
 # Any value packs for a small row count; it must be the same for every layer so that one kernel family is chosen.
 _ROWS_HINT = 16
@@ -59,3 +64,61 @@ def pack_linears(module: nn.Module) -> nn.Module:
         else:
             pack_linears(child)
     return module
+
+
+class SkinnyLinear(nn.Module):
+    """A frozen ``nn.Linear`` on a GPU: up to 64 rows stream the weights, more rows go to the library."""
+
+    MAX_ROWS = 64
+
+    def __init__(self, linear: nn.Linear, workspace: Any) -> None:
+        super().__init__()
+        self.weight, self.bias, self.workspace = linear.weight.detach(), linear.bias, workspace
+
+    def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
+        """``x`` [M, in] -> [M, out]."""
+        if len(x) <= self.MAX_ROWS:
+            return skinny_linear(x, self.weight, self.bias, activation, self.workspace)
+        y = nn.functional.linear(x, self.weight, self.bias)
+        return y if activation is None else bias_activation(y, None, activation)
+
+    def gate_up(self, x: Tensor) -> Tensor:
+        """For a weight of gate over up: ``silu(gate) * up`` [M, out / 2]."""
+        if len(x) <= self.MAX_ROWS:
+            return gate_up_silu(x, self.weight, self.workspace)
+        return silu_mul(nn.functional.linear(x, self.weight))
+
+
+def stream_linears(module: nn.Module) -> nn.Module:
+    """Replace every half-precision ``nn.Linear`` on a GPU below ``module`` by a :class:`SkinnyLinear`, in place.
+
+    All share one workspace, so the module must run on one stream at a time. Layers whose sizes the kernel does not cover
+    (not multiples of 16) stay as they are. Does nothing on a CPU.
+    """
+    found = [
+        (parent, name, child)
+        for parent in module.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.Linear)
+        and child.weight.is_cuda
+        and child.weight.dtype in (torch.bfloat16, torch.float16)
+        and not any(size % 16 for size in child.weight.shape)
+    ]
+    if found:
+        shapes = [(child.out_features, child.in_features) for _, _, child in found]
+        workspace = linear_workspace(shapes, found[0][2].weight.device)
+        for parent, name, child in found:
+            setattr(parent, name, SkinnyLinear(child, workspace))
+    return module
+
+
+def linear_activation(layer: Any, x: Tensor, activation: str) -> Tensor:
+    """``activation(layer(x))``, in one kernel where the layer can."""
+    if isinstance(layer, SkinnyLinear):
+        return layer(x, activation)
+    return bias_activation(layer(x), None, activation)
+
+
+def linear_silu_mul(layer: Any, x: Tensor) -> Tensor:
+    """``silu(gate) * up`` of a layer that computes gate over up, in one kernel where the layer can."""
+    return layer.gate_up(x) if isinstance(layer, SkinnyLinear) else silu_mul(layer(x))

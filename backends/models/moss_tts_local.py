@@ -23,9 +23,9 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
-from backends.kernels import add_rms_norm, silu_mul
+from backends.kernels import add_rms_norm
 from backends.models.frame_transformer import FrameTransformer
-from backends.models.linear import pack_linears
+from backends.models.linear import linear_silu_mul, pack_linears, stream_linears
 from backends.models.protocol import Attention, CodeSampler, Heads, KVSpec
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
@@ -68,7 +68,7 @@ class _Layer(nn.Module):
         heads = Heads(self.heads, self.kv_heads, self.head_dim, self.q_norm, self.k_norm, self.eps, cos, sin, positions)
         x = self.out(attend(layer, self.qkv(normed), heads))
         normed, residual = add_rms_norm(x, residual, self.norm2, self.eps)
-        return self.down(silu_mul(self.gate_up(normed))), residual
+        return self.down(linear_silu_mul(self.gate_up, normed)), residual
 
 
 class MossTTSLocal(nn.Module):
@@ -108,6 +108,7 @@ class MossTTSLocal(nn.Module):
         self.code_offsets = torch.arange(codebooks, device=self.device) * (size + 1)
         self.cos, self.sin = _rope_tables(qwen3, head_dim, self.max_positions, self.device, dtype)
         pack_linears(self)
+        stream_linears(self)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> MossTTSLocal:
