@@ -249,8 +249,8 @@ class VocoderStage:
     def _end(self, job: _Job, reason: str, error: str, tell_decoder: bool) -> None:
         """Answer ``job`` as the last chunk of its stream, and let nothing of the stream follow.
 
-        Without a ``reason`` nobody listens, and the answer is empty: a response into an ensemble whose client has gone can
-        break its count of what is in flight (Triton 2.51).
+        Without a ``reason`` nobody listens, and the answer is empty: a response into an ensemble whose client has gone
+        can break its count of what is in flight (Triton 2.51).
         """
         waiting = self._forget(job.stream)
         self._dead[job.stream] = None
