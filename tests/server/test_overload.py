@@ -178,7 +178,7 @@ def test_past_the_knee_the_throughput_is_flat(live: LiveServer) -> None:
     """1, 2 and 4 times as many clients as slots, in rounds: what else the machine does changes from one to the next, so
     a level is compared with its own round, and one good round is enough.
     """
-    seconds, levels = 2.5, (RUNNING, 2 * RUNNING, 4 * RUNNING)
+    seconds, levels = 2.0, (RUNNING, 2 * RUNNING, 4 * RUNNING)
     rounds: list[dict[int, float]] = []
 
     async def work() -> None:
