@@ -52,6 +52,9 @@ class Sink:
     def fail(self, error: VoxstageError) -> None:
         raise error
 
+    def end(self) -> None:
+        self.done.set()
+
 
 class Bench:
     """One model, one engine at a time."""
@@ -371,17 +374,24 @@ def main() -> None:
     print(f"row key of {max(options.batches)} rows: {result['key_us']:.1f} us")
     if "steps" not in options.skip:
         result["steps"] = step_table(bench, result["copy_bandwidth"])
+        _save(options.json, result)
     if "prefill" not in options.skip:
         result["prefill"] = prefill(bench)
+        _save(options.json, result)
     if gpu and "idle" not in options.skip:
         result["idle"] = idle_share(bench, 16)
         idle = result["idle"]
         print(f"GPU idle {100 * idle['idle']:.1f} % at B 16, {idle['kernels_a_step']:.0f} kernels a step")
     if "transformers" not in options.skip:
         result["transformers"] = transformers_backbone(bench, (1, 16))
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    _save(options.json, result)
+
+
+def _save(path: Path | None, result: dict[str, Any]) -> None:
+    """What there is so far: a later part may fail or run out of time."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ def in_process(engine: DecoderEngine) -> Ask:
         def fail(self, error: VoxstageError) -> None:
             raise error
 
+        def end(self) -> None:
+            self.done.set()
+
     def ask(rows: np.ndarray, frames: int) -> float:
         sink, started = Sink(), time.perf_counter()
         stream = int.from_bytes(os.urandom(7), "little")

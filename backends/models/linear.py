@@ -1,17 +1,17 @@
 """Linear layers that a step can trust: fast at few rows, and the same bits for a row whatever shares the product.
 
-On a GPU: the weight-streaming kernel of :mod:`backends.kernels.linear` (:class:`SkinnyLinear`), whose bits do not depend
-on the number of rows by construction.
+On a GPU: the weight-streaming kernel of :mod:`backends.kernels.linear` (:class:`SkinnyLinear`), whose bits do not
+depend on the number of rows by construction.
 
 On a CPU: oneDNN with weights packed once (:class:`PackedLinear`), for two reasons, both measured on a 2-core AMD EPYC
 (AVX-512), torch 2.13, float32:
 
-* speed: at 16 rows a packed oneDNN product takes a half to a third of the time of ``torch.nn.functional.linear`` (MKL);
+* speed: at 16 rows a packed oneDNN product takes a half to a third of the time of ``torch.nn.functional.linear``;
 * shape discipline: the result of a row does not depend on how many rows share the product (2 to 256 rows tried, every
   matrix of the default voice, ``tests/unit/test_linear.py``), where MKL changes kernels at 1, 2, 3, 5, 6, 7, 9 ... rows.
 
-The second is a property of the library, not a promise of it, so nothing that must be bit-exact relies on it alone: the
-engine looks before it lets the load choose a number of rows (:mod:`backends.decoder.buckets`).
+The second is a property of the library, not a promise of it, so nothing that must be bit-exact relies on it alone:
+the engine looks before it lets the load choose a number of rows (:mod:`backends.decoder.buckets`).
 """
 
 from __future__ import annotations
