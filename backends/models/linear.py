@@ -8,7 +8,7 @@ On a CPU: oneDNN with weights packed once (:class:`PackedLinear`), for two reaso
 
 * speed: at 16 rows a packed oneDNN product takes a half to a third of the time of ``torch.nn.functional.linear``;
 * shape discipline: the result of a row does not depend on how many rows share the product (2 to 256 rows tried, every
-  matrix of the default voice, ``tests/unit/test_linear.py``), where MKL changes kernels at 1, 2, 3, 5, 6, 7, 9 ... rows.
+  matrix of the default voice, ``tests/unit/test_linear.py``), where MKL changes kernels at 1, 2, 3, 5, 6, 7, 9 rows.
 
 The second is a property of the library, not a promise of it, so nothing that must be bit-exact relies on it alone:
 the engine looks before it lets the load choose a number of rows (:mod:`backends.decoder.buckets`).

@@ -98,7 +98,10 @@ class MossTTSLocal(nn.Module):
         self.layers = nn.ModuleList(_Layer(layer, heads, kv_heads, head_dim) for layer in weights.transformer.layers)
         self.final_norm, self.eps = weights.transformer.norm.weight.detach(), weights.transformer.norm.variance_epsilon
         self.local = weights.local_transformer
-        self.stop_head = weights.local_text_lm_head
+        # Zero rows up to 16, the least that the weight-streaming kernel takes: a library's product of two columns was
+        # seen to change its bits with the batch (H200), and cost the decode buckets below 32 rows.
+        stop = weights.local_text_lm_head.weight.detach()
+        self.stop_head = _linear(F.pad(stop, (0, 0, 0, 14)))
         tables: list[Tensor] = [embedding.get_parameter("weight").detach() for embedding in weights.audio_embeddings]
         self.code_heads = nn.ModuleList(_linear(table) for table in tables)
         # One table for all codebooks, each with a row of zeros for the pad code, so that a row needs one gather.
@@ -155,7 +158,7 @@ class MossTTSLocal(nn.Module):
         """``hidden`` [B, hidden] -> codes int64 [B, codebooks], stop bool [B]. Codes of a stopping row mean nothing."""
         cache, count = self.local.new_cache(hidden), self.rows.codebooks
         state = self.local.step(*self.local.enter(hidden), 0, cache)
-        stop = sampler.stop(self.stop_head(state))
+        stop = sampler.stop(self.stop_head(state)[:, :2])
         codes: list[Tensor] = []
         for codebook in range(count - 1):
             # The next position reads the code back from its own part of the common table.
