@@ -52,8 +52,6 @@ class DecoderEngine:
         self._thread.start()
         self._ready.wait()
         if self._fault is not None:
-            raise Internal(f"the decoder did not start: {self._fault}") from self._fault
-        if self._fault is not None:
             raise Internal(f"the decoder could not start: {self._fault}") from self._fault
 
     @property

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from backends.device import resolve_device, use_threads
 from backends.errors import Internal, Unavailable, VoxstageError
 from backends.fields import read_format, scalar
-from backends.metrics import Counter, Gauge, Histogram, Metrics
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.outbox import Outbox
 from backends.settings import home, parameter
-from backends.timeline import STATIONS, Timeline
+from backends.timeline import Timeline
+from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.pcm import to_format
 from backends.vocoder.schedule import Chunk, StepScheduler
 from backends.vocoder.streaming import StreamingVocoder
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
 _TOMBSTONES = 4096
-_SPAN_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -48,34 +47,6 @@ class VocoderSettings:
     max_step_frames: int = parameter(50, minimum=1)
     stream_idle_seconds: float = parameter(60.0, minimum=1.0)
     debug_fail_chunk: int = parameter(-1, minimum=-1)
-
-
-class VocoderMetrics(Metrics):
-    """One attribute a metric; names as Prometheus sees them."""
-
-    def __init__(self) -> None:
-        self.chunks = Counter("voxstage_vocoder_chunks", "Chunks decoded")
-        self.frames = Counter("voxstage_vocoder_frames", "Frames decoded")
-        self.steps = Counter("voxstage_vocoder_steps", "Vocoder steps run")
-        self.step_seconds = Counter("voxstage_vocoder_step_seconds", "Seconds spent in vocoder steps")
-        self.cancelled = Counter("voxstage_vocoder_cancelled", "Streams whose client was gone when a chunk came")
-        self.failed = Counter("voxstage_vocoder_failed", "Streams ended by a fault of the vocoder")
-        self.idle = Counter("voxstage_vocoder_idle", "Streams closed because no chunk came for stream_idle_seconds")
-        self.streams = Gauge("voxstage_vocoder_streams", "Streams that hold a slot")
-        self.margin = Histogram(
-            "voxstage_vocoder_margin_seconds",
-            "Audio that a client still had to play when its next chunk left; negative: playback had run dry",
-            (-1.0, -0.3, -0.1, -0.05, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0),
-        )
-        # The whole pipeline's timeline, kept here because here it ends.
-        self.spans = {
-            name: Histogram(
-                f"voxstage_span_{name}_seconds",
-                f"Seconds from the station that {name} waits for until {name}",
-                _SPAN_BUCKETS,
-            )
-            for name in STATIONS[1:]
-        }
 
 
 @dataclass(slots=True)

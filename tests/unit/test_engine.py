@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,55 +11,15 @@ import pytest
 import torch
 
 from backends.decoder.buckets import decode_buckets
-from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
-from backends.decoder.request import Chunk, DecodeRequest
-from backends.decoder.sampler import SamplingParams
-from backends.errors import Unavailable, VoxstageError
+from backends.decoder.request import DecodeRequest
+from backends.errors import Unavailable
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.models.moss_tts_local_prompt import PromptBuilder
+from tests.unit.decoding import make
 
 SLOTS = 6
-
-
-class Listener:
-    """Collects one stream."""
-
-    def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
-        self.error: VoxstageError | None = None
-        self.done, self.started = threading.Event(), threading.Event()
-
-    def chunk(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        self.started.set()
-        if chunk.final:
-            self.done.set()
-
-    def fail(self, error: VoxstageError) -> None:
-        self.error = error
-        self.done.set()
-
-    def end(self) -> None:
-        self.done.set()
-
-    def codes(self) -> np.ndarray[Any, Any]:
-        assert self.done.wait(60) and self.error is None
-        assert [chunk.index for chunk in self.chunks] == list(range(len(self.chunks)))
-        assert [chunk.final for chunk in self.chunks] == [False] * (len(self.chunks) - 1) + [True]
-        return np.concatenate([chunk.codes for chunk in self.chunks])
-
-
-@pytest.fixture(scope="module")
-def model(voice: Path) -> MossTTSLocal:
-    torch.set_num_threads(1)
-    return MossTTSLocal.load(voice / "tts", torch.device("cpu"), torch.float32)
-
-
-@pytest.fixture(scope="module")
-def prompts(voice: Path) -> PromptBuilder:
-    return PromptBuilder(voice / "tts")
 
 
 @pytest.fixture
@@ -70,13 +28,6 @@ def engine(model: MossTTSLocal) -> Iterator[DecoderEngine]:
     yield engine
     engine.check_idle()
     engine.close()
-
-
-def make(prompts: PromptBuilder, text: str, stream: int, frames: int = 12) -> tuple[Listener, DecodeRequest]:
-    listener = Listener()
-    sampling = SamplingParams(stream, 0.8 if stream % 2 else 0.0, 0.95, 40, 0.7)
-    rows = torch.from_numpy(prompts.build(text)).long()
-    return listener, DecodeRequest(stream, rows, sampling, frames, ChunkSchedule(2, 6), listener)
 
 
 def test_alone_and_under_load_give_the_same_codes(

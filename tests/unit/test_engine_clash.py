@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,11 @@ from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.models.moss_tts_local_prompt import PromptBuilder
-from tests.unit.test_engine import make
+from tests.unit.decoding import make
 
 Codes = np.ndarray[Any, Any]
 TEXTS = ("The quick brown fox jumps over the lazy dog.", "A large size in stockings is hard to sell these days.")
 FRAMES = 20
-
-
-@pytest.fixture(scope="module")
-def model(voice: Path) -> MossTTSLocal:
-    torch.set_num_threads(1)
-    return MossTTSLocal.load(voice / "tts", torch.device("cpu"), torch.float32)
-
-
-@pytest.fixture(scope="module")
-def prompts(voice: Path) -> PromptBuilder:
-    return PromptBuilder(voice / "tts")
 
 
 def play(engine: DecoderEngine, prompts: PromptBuilder, rows: torch.Tensor, stream: int, frames: int) -> Codes:

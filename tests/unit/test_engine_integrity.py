@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
 from backends.errors import Internal
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.models.moss_tts_local_prompt import PromptBuilder
-from tests.unit.test_engine import make
+from tests.unit.decoding import make
 
 CONFIG: dict[str, Any] = {"max_running": 2, "max_positions": 256, "num_threads": 1, "check_integrity": True}
 TEXT = "Somebody has lost a page."
-
-
-@pytest.fixture(scope="module")
-def model(voice: Path) -> MossTTSLocal:
-    torch.set_num_threads(1)
-    return MossTTSLocal.load(voice / "tts", torch.device("cpu"), torch.float32)
-
-
-@pytest.fixture(scope="module")
-def prompts(voice: Path) -> PromptBuilder:
-    return PromptBuilder(voice / "tts")
 
 
 def play(engine: DecoderEngine, prompts: PromptBuilder, stream: int = 2) -> np.ndarray[Any, Any]:

@@ -43,12 +43,6 @@ class Recorder(CodeSampler):
         return self.codes[codebook].expand(len(logits))
 
 
-@pytest.fixture(scope="module")
-def model(voice: Path) -> MossTTSLocal:
-    torch.set_num_threads(1)
-    return MossTTSLocal.load(voice / "tts", torch.device("cpu"), torch.float32)
-
-
 def entry(golden: Path, name: str) -> dict[str, Any]:
     index = json.loads((golden / "index.json").read_text())
     return {**next(item for item in index if item["name"] == name), **load_file(golden / f"{name}.safetensors")}

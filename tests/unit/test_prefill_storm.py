@@ -6,12 +6,10 @@ Counted, not timed: what stands between two launches of the running stream is kn
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
@@ -20,7 +18,7 @@ from backends.decoder.runner import Flight
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from tests.server.texts import LONG
-from tests.unit.test_engine import make
+from tests.unit.decoding import make
 
 NEWCOMERS, PIECE = 12, 32
 
@@ -45,17 +43,6 @@ class Steps:
             self.between.append(self._pieces)
         self._pieces = 0  # a launch without it, once it has ended, ends no gap of its own
         return self._launch(requests)
-
-
-@pytest.fixture(scope="module")
-def model(voice: Path) -> MossTTSLocal:
-    torch.set_num_threads(1)
-    return MossTTSLocal.load(voice / "tts", torch.device("cpu"), torch.float32)
-
-
-@pytest.fixture(scope="module")
-def prompts(voice: Path) -> PromptBuilder:
-    return PromptBuilder(voice / "tts")
 
 
 @pytest.mark.parametrize(("pieces", "lookahead_min_batch"), [(1, 1), (3, 0)])
