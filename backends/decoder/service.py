@@ -41,6 +41,7 @@ class DecoderSettings:
     device: str = parameter("auto")
     dtype: str = parameter("auto", choices=("auto", *_DTYPES))
     load_format: str = parameter("safetensors", choices=("safetensors", "dummy"))
+    stream_weights: bool = parameter(True)
     num_threads: int = parameter(0, minimum=0)
     max_running: int = parameter(16, minimum=1, maximum=1024)
     max_waiting: int = parameter(256, minimum=0)
@@ -107,7 +108,7 @@ class DecoderStage:
         folder = home() / settings.checkpoint / "tts"
         self.settings, self.metrics = settings, DecoderMetrics()
         load = MossTTSLocal.dummy if settings.load_format == "dummy" else MossTTSLocal.load
-        self.model = load(folder, device, dtype)
+        self.model = load(folder, device, dtype, settings.stream_weights)
         if settings.max_positions > self.model.max_positions:
             raise InvalidArgument(
                 "tts_decoder.max_positions",

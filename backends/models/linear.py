@@ -95,7 +95,8 @@ def stream_linears(module: nn.Module) -> nn.Module:
     """Replace every half-precision ``nn.Linear`` on a GPU below ``module`` by a :class:`SkinnyLinear`, in place.
 
     All share one workspace, so the module must run on one stream at a time. Layers whose sizes the kernel does not
-    cover (not multiples of 16) stay as they are. Does nothing on a CPU.
+    cover (not multiples of 16) stay as they are. Does nothing on a CPU, or on a GPU before Hopper: the plans use its
+    bulk copies.
     """
     found = [
         (parent, name, child)
@@ -106,7 +107,7 @@ def stream_linears(module: nn.Module) -> nn.Module:
         and child.weight.dtype in (torch.bfloat16, torch.float16)
         and not any(size % 16 for size in child.weight.shape)
     ]
-    if found:
+    if found and torch.cuda.get_device_capability(found[0][2].weight.device) >= (9, 0):
         shapes = [(child.out_features, child.in_features) for _, _, child in found]
         workspace = linear_workspace(shapes, found[0][2].weight.device)
         for parent, name, child in found:

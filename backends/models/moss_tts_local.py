@@ -74,8 +74,17 @@ class _Layer(nn.Module):
 class MossTTSLocal(nn.Module):
     """The model as the engine runs it (:class:`backends.models.protocol.DecoderModel`)."""
 
-    def __init__(self, config: dict[str, Any], weights: MossTTSLocalWeights, defaults: SamplingDefaults) -> None:
-        """``config`` as in ``config.json``; ``weights`` on their device and in their dtype, and not used afterwards."""
+    def __init__(
+        self,
+        config: dict[str, Any],
+        weights: MossTTSLocalWeights,
+        defaults: SamplingDefaults,
+        stream_weights: bool = True,
+    ) -> None:
+        """``config`` as in ``config.json``; ``weights`` on their device and in their dtype, and not used afterwards.
+
+        ``stream_weights``: products of few rows on the weight-streaming kernel, where the GPU has what it needs.
+        """
         super().__init__()
         qwen3 = config["qwen3_config"]
         heads, kv_heads, head_dim = qwen3["num_attention_heads"], qwen3["num_key_value_heads"], qwen3["head_dim"]
@@ -111,10 +120,11 @@ class MossTTSLocal(nn.Module):
         self.code_offsets = torch.arange(codebooks, device=self.device) * (size + 1)
         self.cos, self.sin = _rope_tables(qwen3, head_dim, self.max_positions, self.device, dtype)
         pack_linears(self)
-        stream_linears(self)
+        if stream_weights:
+            stream_linears(self)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> MossTTSLocal:
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, stream_weights: bool = True) -> MossTTSLocal:
         """The checkpoint in ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
         config = read_json(folder / "config.json")
         _check(config, folder)
@@ -122,10 +132,13 @@ class MossTTSLocal(nn.Module):
             weights = MossTTSLocalWeights(config)
         weights = weights.to_empty(device="cpu").to(dtype)
         load_weights(weights, folder, dtype)
-        return cls(config, weights.to(device).eval().requires_grad_(False), SamplingDefaults.load(folder))
+        weights = weights.to(device).eval().requires_grad_(False)
+        return cls(config, weights, SamplingDefaults.load(folder), stream_weights)
 
     @classmethod
-    def dummy(cls, folder: Path, device: torch.device, dtype: torch.dtype, seed: int = 0) -> MossTTSLocal:
+    def dummy(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, stream_weights: bool = True, seed: int = 0
+    ) -> MossTTSLocal:
         """The model that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
         config = read_json(folder / "config.json")
         _check(config, folder)
@@ -139,7 +152,7 @@ class MossTTSLocal(nn.Module):
                     parameter.fill_(0.0 if name.endswith("bias") else 1.0)
                 else:
                     parameter.normal_(0.0, float(config.get("initializer_range", 0.02)), generator=generator)
-        return cls(config, weights.eval().requires_grad_(False), SamplingDefaults.load(folder))
+        return cls(config, weights.eval().requires_grad_(False), SamplingDefaults.load(folder), stream_weights)
 
     def embed(self, rows: Tensor) -> Tensor:
         """Rows int64 [N, 1 + codebooks] -> the sum of their embeddings [N, hidden]; the pad code adds nothing."""
