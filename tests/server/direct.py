@@ -21,10 +21,15 @@ def prompt_rows(text: str, checkpoint: Path = ROOT / "checkpoints" / "voice") ->
 
 
 class DirectStream:
-    """One decoupled request to one model. A context manager: leaving it cancels what still runs."""
+    """One decoupled request to one model. A context manager: leaving it cancels what still runs.
+
+    What has ended is not cancelled: a cancel that crosses the last response leaves the request counted inside Triton
+    now and then (2.51), and the server ends seconds later. It is the gRPC frontend's, not a stage's.
+    """
 
     def __init__(self, url: str, model: str, **inputs: np.ndarray) -> None:
         self._answers: queue.Queue[Any] = queue.Queue()
+        self._ended = False
         self._client = grpc.InferenceServerClient(url)
         tensors = []
         for name, array in inputs.items():
@@ -43,12 +48,15 @@ class DirectStream:
         """The outputs of the next response by name; None at the end. Raises what the server answered instead."""
         answer = self._answers.get(timeout=timeout)
         if isinstance(answer, Exception):
+            self._ended = True
             raise answer
         response = answer.get_response()
-        if not response.outputs and response.parameters["triton_final_response"].bool_param:
+        last = bool(response.parameters["triton_final_response"].bool_param)
+        self._ended = self._ended or last
+        if last and not response.outputs:
             return None
         outputs = {output.name: answer.as_numpy(output.name) for output in response.outputs}
-        if response.parameters["triton_final_response"].bool_param:
+        if last:
             self._answers = queue.Queue()  # nothing follows the last response; the end is this one's
             self._answers.put(_End())
         return outputs
@@ -61,8 +69,8 @@ class DirectStream:
         return found
 
     def cancel(self) -> None:
-        """Cancel the request and close the connection."""
-        self._client.stop_stream(cancel_requests=True)
+        """Cancel the request unless it has ended, and close the connection."""
+        self._client.stop_stream(cancel_requests=not self._ended)
         self._client.close()
 
 
