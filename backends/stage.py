@@ -62,7 +62,7 @@ class StageRequest:
         self._send(pb.InferenceResponse(output_tensors=tensors), final)
 
     def fail(self, error: VoxstageError) -> None:
-        """End the request with an error. In an ensemble: before its first response only, else it leaks (design 2.2)."""
+        """End the request with an error. In an ensemble: before its first response only, else it leaks."""
         self._send(pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(error))), final=True)
 
     def finish(self) -> None:

@@ -109,7 +109,7 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
         type=_whole,
         default=Options.exit_timeout,
         metavar="S",
-        help="wait for running requests (%(default)s)",
+        help="let running requests end first, this long at most (%(default)s)",
     )
     add(
         "--load-timeout",

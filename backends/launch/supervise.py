@@ -16,6 +16,7 @@ from pathlib import Path
 from backends.checkpoint import inspect_checkpoint
 from backends.errors import CheckpointError
 from backends.launch.command import triton_command
+from backends.launch.drain import running
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.health import CANARY_MODEL, Health
 from backends.launch.options import Options, Overrides, find_overrides
@@ -31,6 +32,9 @@ _UNLOAD_SECONDS = 4.0
 #: How long a stage's process may lie dead before it is our business: Triton reports most of these itself.
 _DEFUNCT_SECONDS = 2.0
 _POLL_SECONDS = 0.1
+#: How long no request may be seen before the server counts as idle: metrics lag by 0.1 s, and a request on its way from
+#: one stage to the next holds no place for some milliseconds.
+_IDLE_SECONDS = 0.3
 _SCAN_SECONDS = 1.0
 
 
@@ -70,7 +74,7 @@ class Supervisor:
                     self._watch(
                         server, CanaryWatch(health, _passed(models), options.canary_interval, options.canary_timeout)
                     )
-                    self._end(server)
+                    self._end(server, ports["metrics"])
             finally:
                 server.end()
                 if options.ready_file is not None:
@@ -186,10 +190,29 @@ class Supervisor:
         if stage is not None:
             raise LaunchError(f"the process of the stage {stage} died; the server was stopped")
 
-    def _end(self, server: ServerProcess) -> None:
-        """Pass the signal on and wait; a second signal, or Triton's failure to end, kills."""
+    def _drain(self, server: ServerProcess, metrics_port: int) -> None:
+        """Wait until what runs has ended, for ``exit_timeout`` at most, or for a second signal.
+
+        Triton's own wait is not enough: from its signal on it refuses the next step of every ensemble request, which
+        breaks the streams that it waits for.
+        """
+        began = idle_since = time.monotonic()
+        while server.poll() is None and self._signals < 2:
+            now, count = time.monotonic(), running(self._options.host, metrics_port)
+            if count:
+                idle_since = now
+            if count is None or now - idle_since >= _IDLE_SECONDS:
+                return
+            if now - began > self._options.exit_timeout:
+                say(f"requests still running after {self._options.exit_timeout} s: {count}; they are cut off")
+                return
+            self._pause(_POLL_SECONDS)
+
+    def _end(self, server: ServerProcess, metrics_port: int) -> None:
+        """Let what runs end, pass the signal on and wait; a second signal, or Triton's failure to end, kills."""
         say("stopping")
         began = time.monotonic()
+        self._drain(server, metrics_port)
         drained_at: float | None = None
         server.signal(signal.SIGTERM)
         while server.poll() is None:

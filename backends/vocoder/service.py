@@ -1,7 +1,7 @@
 """The stage ``tts_vocoder``: chunks of codes in, audio out, several streams a step.
 
 It is also the one who notices that a client has gone: inside an ensemble Triton shows a cancel to the next step only,
-so the vocoder sees it on the next chunk and tells the decoder (design 2.2).
+so the vocoder sees it on the next chunk and tells the decoder (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class VocoderStage:
                 self._forget(job.stream)
 
     def _break(self, job: _Job, error: VoxstageError) -> None:
-        """A stream that breaks ends in-band: an error response in mid-stream would leak the request (design 2.2)."""
+        """A stream that breaks ends in-band: an error response in mid-stream would leak the request."""
         self.metrics.failed.inc()
         self._end(job, "error", str(error), tell_decoder=not job.final)
 
