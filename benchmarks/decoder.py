@@ -366,7 +366,7 @@ def main() -> None:
         "model": bench.folder.parent.name,
         "dummy": bench.dummy,
         "date": time.strftime("%Y-%m-%d"),
-        "options": {key: str(value) for key, value in vars(options).items()},
+        "options": {key: str(value) for key, value in vars(options).items() if key != "json"},
     }
     result["copy_bandwidth"] = bench.bandwidth()
     print(f"copy bandwidth {result['copy_bandwidth'] / 1e9:.0f} GB/s, read and written counted")

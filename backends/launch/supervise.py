@@ -16,7 +16,6 @@ from pathlib import Path
 from backends.checkpoint import inspect_checkpoint
 from backends.errors import CheckpointError
 from backends.launch.command import triton_command
-from backends.launch.drain import running
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.health import CANARY_MODEL, Health
 from backends.launch.options import Options, Overrides, find_overrides
@@ -55,7 +54,7 @@ class Supervisor:
         triton = find_triton()
         ports = pick_ports(options.host, options.ports)
         canary_inputs = next((model.inputs for model in models if model.name == CANARY_MODEL), None)
-        health = Health(options.host, ports["http"], ports["grpc"], canary_inputs)
+        health = Health(options.host, ports, canary_inputs)
         shm_prefix = f"voxstage-{os.getpid()}-"
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
@@ -74,7 +73,7 @@ class Supervisor:
                     self._watch(
                         server, CanaryWatch(health, _passed(models), options.canary_interval, options.canary_timeout)
                     )
-                    self._end(server, ports["metrics"])
+                    self._end(server, health)
             finally:
                 server.end()
                 if options.ready_file is not None:
@@ -190,7 +189,7 @@ class Supervisor:
         if stage is not None:
             raise LaunchError(f"the process of the stage {stage} died; the server was stopped")
 
-    def _drain(self, server: ServerProcess, metrics_port: int) -> None:
+    def _drain(self, server: ServerProcess, health: Health) -> None:
         """Wait until what runs has ended, for ``exit_timeout`` at most, or for a second signal.
 
         Triton's own wait is not enough: from its signal on it refuses the next step of every ensemble request, which
@@ -198,7 +197,7 @@ class Supervisor:
         """
         began = idle_since = time.monotonic()
         while server.poll() is None and self._signals < 2:
-            now, count = time.monotonic(), running(self._options.host, metrics_port)
+            now, count = time.monotonic(), health.running()
             if count:
                 idle_since = now
             if count is None or now - idle_since >= _IDLE_SECONDS:
@@ -208,11 +207,11 @@ class Supervisor:
                 return
             self._pause(_POLL_SECONDS)
 
-    def _end(self, server: ServerProcess, metrics_port: int) -> None:
+    def _end(self, server: ServerProcess, health: Health) -> None:
         """Let what runs end, pass the signal on and wait; a second signal, or Triton's failure to end, kills."""
         say("stopping")
         began = time.monotonic()
-        self._drain(server, metrics_port)
+        self._drain(server, health)
         drained_at: float | None = None
         server.signal(signal.SIGTERM)
         while server.poll() is None:
