@@ -16,7 +16,6 @@ import argparse
 import json
 import platform
 import statistics
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,33 +26,15 @@ from torch import nn
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
-from backends.decoder.request import Chunk, DecodeRequest
+from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.device import use_threads
-from backends.errors import VoxstageError
 from backends.models.linear import PackedLinear, SkinnyLinear
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.rows import row_key
+from benchmarks.sink import Sink
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-class Sink:
-    """Counts, keeps nothing."""
-
-    def __init__(self) -> None:
-        self.first, self.done = threading.Event(), threading.Event()
-
-    def chunk(self, chunk: Chunk) -> None:
-        self.first.set()
-        if chunk.final:
-            self.done.set()
-
-    def fail(self, error: VoxstageError) -> None:
-        raise error
-
-    def end(self) -> None:
-        self.done.set()
 
 
 class Bench:

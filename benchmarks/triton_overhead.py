@@ -29,10 +29,10 @@ import torch
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
-from backends.decoder.request import Chunk, DecodeRequest
+from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import SamplingParams
-from backends.errors import VoxstageError
 from backends.models.moss_tts_local import MossTTSLocal
+from benchmarks.sink import Sink
 
 ROOT = Path(__file__).resolve().parents[1]
 Ask = Callable[[np.ndarray, int], float]  # prompt rows and frames to make -> seconds to the first chunk
@@ -48,21 +48,6 @@ def prompt(seed: int, length: int, width: int, pad: int) -> np.ndarray:
 def in_process(engine: DecoderEngine) -> Ask:
     """Ask the engine itself."""
 
-    class Sink:
-        def __init__(self) -> None:
-            self.first, self.done = 0.0, threading.Event()
-
-        def chunk(self, chunk: Chunk) -> None:
-            self.first = self.first or time.perf_counter()
-            if chunk.final:
-                self.done.set()
-
-        def fail(self, error: VoxstageError) -> None:
-            raise error
-
-        def end(self) -> None:
-            self.done.set()
-
     def ask(rows: np.ndarray, frames: int) -> float:
         sink, started = Sink(), time.perf_counter()
         stream = int.from_bytes(os.urandom(7), "little")
@@ -71,7 +56,7 @@ def in_process(engine: DecoderEngine) -> Ask:
             DecodeRequest(stream, torch.from_numpy(rows).long(), sampling, frames, ChunkSchedule(4, 25), sink)
         )
         sink.done.wait()
-        return sink.first - started
+        return sink.first_at - started
 
     return ask
 

@@ -1,4 +1,4 @@
-"""The voice, loaded once for all tests of the decoder."""
+"""The voice, loaded once for all tests of the decoder, and the two versions of a kernel."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def model(voice: Path) -> MossTTSLocal:
 def prompts(voice: Path) -> PromptBuilder:
     """Makes prompt rows of the default voice."""
     return PromptBuilder(voice / "tts")
+
+
+@pytest.fixture(params=["torch", "triton"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which version of a kernel a test is about: the one in torch, or the one in Triton's language, interpreted."""
+    torch.set_num_threads(1)
+    kind: str = request.param
+    return kind

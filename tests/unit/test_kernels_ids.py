@@ -15,13 +15,6 @@ from tests.kernel_cases import interpreted, skip_truncation
 from tests.kernel_id_cases import check_row_keys, check_sample_embed, check_sampling, draws_for
 
 
-@pytest.fixture(params=["torch", "triton"])
-def kind(request: pytest.FixtureRequest) -> str:
-    torch.set_num_threads(1)
-    kind: str = request.param
-    return kind
-
-
 def module(kind: str, name: str) -> ModuleType:
     return {"sampling": sampling, "row_key": row_key}[name] if kind == "torch" else interpreted(name)
 

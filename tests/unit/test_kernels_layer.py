@@ -22,13 +22,6 @@ MODULES = {"activation": activation, "frame": frame, "norm": norm, "rope": rope}
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-@pytest.fixture(params=["torch", "triton"])
-def kind(request: pytest.FixtureRequest) -> str:
-    torch.set_num_threads(1)
-    kind: str = request.param
-    return kind
-
-
 def module(kind: str, name: str) -> ModuleType:
     return MODULES[name] if kind == "torch" else interpreted(name)
 
