@@ -117,7 +117,7 @@ class MossAudioTokenizer:
             encoder, decoder = config["encoder_kwargs"], config["decoder_kwargs"]
         except KeyError as error:
             raise CheckpointError(f"{error.args[0]} is missing from the codec's config") from None
-        self.frame_rate = self.sampling_rate / self.hop
+        self.channels, self.frame_rate = 1, self.sampling_rate / self.hop
         self.device = tensors.device
         self._encoder = self._modules("encoder", encoder, tensors, float(self.sampling_rate), False, context)
         self.quantizer = ResidualQuantizer(_quantizer_spec(config, codebooks), tensors, "quantizer")

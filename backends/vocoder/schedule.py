@@ -31,15 +31,12 @@ class _Stream(Generic[Payload]):
 
 
 class StepScheduler(Generic[Payload]):
-    """Waiting chunks and one playback clock a stream. ``step_streams`` streams a step, ``frame_seconds`` of audio a
-    frame."""
+    """Waiting chunks and one playback clock a stream. ``step_streams`` streams a step."""
 
-    def __init__(self, step_streams: int, frame_seconds: float) -> None:
+    def __init__(self, step_streams: int) -> None:
         if step_streams < 1:
             raise ValueError(f"step_streams: {step_streams} is below 1")
-        if not frame_seconds > 0:
-            raise ValueError(f"frame_seconds: {frame_seconds} is not above 0")
-        self._step_streams, self._frame_seconds = step_streams, frame_seconds
+        self._step_streams = step_streams
         self._streams: dict[int, _Stream[Payload]] = {}
         self._arrivals = 0
 
@@ -73,19 +70,19 @@ class StepScheduler(Generic[Payload]):
         peers = [name for name in names if self._streams[name].waiting[0][1].frames == frames]
         return [self._streams[name].waiting.popleft()[1] for name in peers[: self._step_streams]]
 
-    def sent(self, stream: int, frames: int, now: float) -> float | None:
-        """Audio of ``frames`` frames left for the client at ``now`` (seconds of a monotonic clock).
+    def sent(self, stream: int, seconds: float, now: float) -> float | None:
+        """Audio of ``seconds`` left for the client at ``now`` (seconds of a monotonic clock).
 
         Returns the margin: the seconds of audio the client still had, negative where it ran dry (then playback goes
-        on from ``now``); None for the first audio and for a stream that was removed meanwhile. Frames of 0 change
+        on from ``now``); None for the first audio and for a stream that was removed meanwhile. No audio changes
         nothing.
         """
         state = self._streams.get(stream)
-        if state is None or not frames:
+        if state is None or not seconds:
             return None
         margin = None if state.runs_dry is None else state.runs_dry - now
         start = now if state.runs_dry is None else max(state.runs_dry, now)
-        state.runs_dry = start + frames * self._frame_seconds
+        state.runs_dry = start + seconds
         return margin
 
     def remove(self, stream: int) -> list[Chunk[Payload]]:

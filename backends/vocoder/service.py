@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from backends.device import resolve_device, use_threads
 from backends.errors import Internal, Unavailable, VoxstageError
 from backends.fields import read_format, scalar
-from backends.models.moss_audio_tokenizer import MossAudioTokenizer
+from backends.models.codec import load_codec
 from backends.outbox import Outbox
 from backends.settings import home, parameter
 from backends.timeline import Timeline
+from backends.vocoder.engine import CodeChunk
 from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.pcm import to_format
 from backends.vocoder.schedule import Chunk, StepScheduler
@@ -81,11 +82,11 @@ class VocoderStage:
         use_threads(settings.num_threads)
         folder = home() / settings.checkpoint / "codec"
         self.settings, self.metrics, self._context = settings, VocoderMetrics(), context
-        codec = MossAudioTokenizer.load(folder, device)
+        codec = load_codec(folder, device)
         # A CPU is filled by one stream's chunk; a GPU wants company (benchmarks/vocoder_cpu.py).
         step_streams = settings.step_streams or (1 if device.type == "cpu" else 16)
         self.vocoder = StreamingVocoder(codec, step_streams, settings.slots, settings.max_step_frames)
-        self._steps: StepScheduler[_Job] = StepScheduler(step_streams, self.vocoder.hop / self.vocoder.sampling_rate)
+        self._steps: StepScheduler[_Job] = StepScheduler(step_streams)
         self._streams: dict[int, _Stream] = {}
         self._dead: OrderedDict[int, None] = OrderedDict()
         self._no_slot: OrderedDict[int, list[_Job]] = OrderedDict()
@@ -193,7 +194,7 @@ class VocoderStage:
     def _run(self, jobs: list[_Job]) -> None:
         """Decode one step and answer each of its chunks."""
         started = time.perf_counter()
-        chunks = [(self._streams[job.stream].slot, torch.from_numpy(job.codes)) for job in jobs]
+        chunks = [CodeChunk(self._streams[job.stream].slot, torch.from_numpy(job.codes), job.final) for job in jobs]
         results = self.vocoder.decode_each(chunks)
         self.metrics.steps.inc()
         self.metrics.step_seconds.inc(time.perf_counter() - started)
@@ -203,8 +204,10 @@ class VocoderStage:
             if isinstance(result, VoxstageError):
                 self._break(job, result)
                 continue
-            self._answer(job, result.cpu().numpy(), job.final, job.finish_reason, "")
-            margin = self._steps.sent(job.stream, len(job.codes), time.monotonic())
+            audio = result.cpu().numpy()
+            self._answer(job, audio, job.final, job.finish_reason, "")
+            seconds = len(audio) / self.vocoder.channels / self.vocoder.sampling_rate
+            margin = self._steps.sent(job.stream, seconds, time.monotonic())
             if margin is not None:
                 self.metrics.margin.observe(margin)
             self.metrics.chunks.inc()

@@ -15,6 +15,7 @@ class CausalCodec(Protocol):
 
     sampling_rate: int
     hop: int
+    channels: int
     codebooks: int
     entries: int
     device: torch.device

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from backends.errors import Internal, InvalidArgument, VoxstageError
+from backends.vocoder.engine import CodeChunk
 from backends.vocoder.state import CausalCodec, SlotState
 
 # On a CPU the products of one stream's chunk are large enough: a larger bucket gains little when full and pays for
@@ -48,7 +49,7 @@ class StreamingVocoder:
             raise ValueError(f"max_step_frames: {max_step_frames} is below 1")
         self.codec = codec
         self.step_streams, self.max_step_frames = step_streams, max_step_frames
-        self.hop, self.sampling_rate = codec.hop, codec.sampling_rate
+        self.hop, self.sampling_rate, self.channels = codec.hop, codec.sampling_rate, codec.channels
         with torch.inference_mode():
             self.state = SlotState(codec, slots, step_streams)
 
@@ -82,8 +83,8 @@ class StreamingVocoder:
         return self._run(list(slots), codes)
 
     @torch.inference_mode()
-    def decode_each(self, chunks: Sequence[tuple[int, Tensor]]) -> list[Tensor | VoxstageError]:
-        """Like :meth:`decode` for any number of (slot, codes [T, codebooks]), T free; one result a chunk, in order.
+    def decode_each(self, chunks: Sequence[CodeChunk]) -> list[Tensor | VoxstageError]:
+        """Like :meth:`decode` for any number of chunks, T free; one result a chunk, in order.
 
         Chunks of equal T share steps. A bad chunk gets its own error and leaves its stream's state and all peers as
         they were. A step that breaks gives Internal to the streams of that step; close them, their state is lost.
@@ -91,7 +92,7 @@ class StreamingVocoder:
         results: list[Tensor | VoxstageError] = [Internal("the chunk was not decoded")] * len(chunks)
         groups: dict[int, list[int]] = {}
         taken: set[int] = set()
-        for i, (slot, codes) in enumerate(chunks):
+        for i, (slot, codes, _) in enumerate(chunks):
             try:
                 self.state.check_open(slot)
                 if slot in taken:
@@ -106,7 +107,7 @@ class StreamingVocoder:
             for at in range(0, len(members), self.step_streams):
                 step = members[at : at + self.step_streams]
                 try:
-                    audio = self._run([chunks[i][0] for i in step], torch.stack([chunks[i][1] for i in step]))
+                    audio = self._run([chunks[i].slot for i in step], torch.stack([chunks[i].codes for i in step]))
                 except RuntimeError as error:
                     for i in step:
                         results[i] = Internal(f"vocoder step failed: {error}")

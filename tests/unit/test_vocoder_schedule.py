@@ -8,7 +8,7 @@ from backends.vocoder.schedule import Chunk, StepScheduler
 
 
 def scheduler(step_streams: int = 4) -> StepScheduler[str]:
-    return StepScheduler(step_streams, 0.08)
+    return StepScheduler(step_streams)
 
 
 def take(s: StepScheduler[str]) -> list[int]:
@@ -26,7 +26,7 @@ def test_first_chunks_go_first_in_order_of_arrival() -> None:
     s = scheduler(1)
     s.add(Chunk(1, 4, ""))
     assert take(s) == [1]
-    s.sent(1, 4, now=0.0)
+    s.sent(1, 0.32, now=0.0)
     s.add(Chunk(1, 4, ""))
     s.add(Chunk(3, 4, ""))
     s.add(Chunk(2, 4, ""))
@@ -38,7 +38,7 @@ def test_then_the_stream_closest_to_running_dry() -> None:
     for stream, frames, now in ((1, 20, 0.0), (2, 4, 0.1), (3, 10, 0.2)):
         s.add(Chunk(stream, frames, ""))
         take(s)
-        s.sent(stream, frames, now)
+        s.sent(stream, 0.08 * frames, now)
         s.add(Chunk(stream, 8, ""))
     assert [take(s) for _ in range(3)] == [[2], [3], [1]]
 
@@ -63,11 +63,11 @@ def test_margin_and_underrun() -> None:
     s = scheduler()
     s.add(Chunk(1, 10, ""))
     take(s)
-    assert s.sent(1, 10, now=5.0) is None
-    assert s.sent(1, 10, now=5.5) == pytest.approx(0.3)
-    assert s.sent(1, 10, now=7.0) == pytest.approx(-0.4)  # ran dry at 6.6; playback goes on from 7.0
+    assert s.sent(1, 0.8, now=5.0) is None
+    assert s.sent(1, 0.8, now=5.5) == pytest.approx(0.3)
+    assert s.sent(1, 0.8, now=7.0) == pytest.approx(-0.4)  # ran dry at 6.6; playback goes on from 7.0
     assert s.sent(1, 0, now=7.1) is None
-    assert s.sent(1, 10, now=7.3) == pytest.approx(0.5)
+    assert s.sent(1, 0.8, now=7.3) == pytest.approx(0.5)
 
 
 def test_remove_forgets_a_stream() -> None:
@@ -75,14 +75,12 @@ def test_remove_forgets_a_stream() -> None:
     s.add(Chunk(1, 4, "a"))
     s.add(Chunk(2, 4, "b"))
     assert [c.payload for c in s.remove(1)] == ["a"] and s.remove(1) == []
-    assert s.sent(1, 4, now=0.0) is None and s.streams == 1
+    assert s.sent(1, 0.32, now=0.0) is None and s.streams == 1
     assert take(s) == [2]
 
 
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="step_streams"):
-        StepScheduler(0, 0.08)
-    with pytest.raises(ValueError, match="frame_seconds"):
-        StepScheduler(1, 0.0)
+        StepScheduler(0)
     with pytest.raises(ValueError, match="frames"):
         scheduler().add(Chunk(1, -1, ""))

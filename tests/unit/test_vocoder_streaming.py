@@ -10,6 +10,7 @@ import torch
 
 from backends.errors import Internal, InvalidArgument, Unavailable, VoxstageError
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
+from backends.vocoder.engine import CodeChunk
 from backends.vocoder.streaming import StreamingVocoder
 
 torch.set_num_threads(1)
@@ -84,7 +85,8 @@ def test_alone_equals_among_others_that_join_and_leave(codec: MossAudioTokenizer
             places.add((seed, live[seed][0]))
         turn = [seed for seed in live if rng.random() < 0.7]
         rng.shuffle(turn)
-        for seed, audio in zip(turn, vocoder.decode_each([(live[s][0], live[s][1].pop(0)) for s in turn]), strict=True):
+        chunks = [CodeChunk(live[s][0], live[s][1].pop(0)) for s in turn]
+        for seed, audio in zip(turn, vocoder.decode_each(chunks), strict=True):
             assert isinstance(audio, torch.Tensor)
             made[seed].append(audio)
             if not live[seed][1]:
@@ -134,11 +136,11 @@ def test_a_bad_code_fails_its_own_stream_only(codec: MossAudioTokenizer, bad: in
     wanted = [vocoder.decode_whole(c) for c in codes]
     broken = codes[1][:4].clone()
     broken[2, 5] = bad
-    first = vocoder.decode_each(list(zip(slots, [codes[0][:4], broken, codes[2][:4]], strict=True)))
+    first = vocoder.decode_each(list(map(CodeChunk, slots, [codes[0][:4], broken, codes[2][:4]])))
     assert isinstance(first[1], InvalidArgument) and f"INVALID_ARG codes: {bad} is {limit}" in str(first[1])
     with pytest.raises(InvalidArgument, match=f"codes: {bad}"):
         vocoder.decode([slots[0], slots[1]], torch.stack([codes[0][4:], broken]))
-    second = vocoder.decode_each([(slots[0], codes[0][4:]), (slots[1], codes[1]), (slots[2], codes[2][4:])])
+    second = vocoder.decode_each(list(map(CodeChunk, slots, [codes[0][4:], codes[1], codes[2][4:]])))
     assert torch.equal(audio_of(first[0], second[0]), wanted[0])
     assert torch.equal(audio_of(first[2], second[2]), wanted[2])
     assert torch.equal(audio_of(second[1]), wanted[1]), "the refused chunk moved its stream's state"
@@ -157,7 +159,7 @@ def test_a_broken_step_fails_the_streams_of_that_step(
         return step(codes, where, reset)
 
     monkeypatch.setattr(vocoder, "step", breaks_on_three)
-    results = vocoder.decode_each([(slots[0], random_codes(3, 0)), (slots[1], random_codes(2, 1))])
+    results = vocoder.decode_each([CodeChunk(slots[0], random_codes(3, 0)), CodeChunk(slots[1], random_codes(2, 1))])
     assert isinstance(results[0], Internal) and "no memory" in str(results[0])
     assert torch.equal(audio_of(results[1]), vocoder.decode_whole(random_codes(2, 1)))
 
