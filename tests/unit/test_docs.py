@@ -30,7 +30,7 @@ STAGES: dict[str, type] = {
     "tts_decoder": DecoderSettings,
     "tts_vocoder": VocoderSettings,
 }
-FOLDERS = "backends|benchmarks|checkpoints|client|docs|ensemble|model_repository|tests|tools"
+FOLDERS = "backends|benchmarks|checkpoints|client|deploy|docs|ensemble|model_repository|tests|tools"
 SOURCES = [
     path for folder in ("backends", "client", "model_repository") for path in sorted((ROOT / folder).rglob("*.py"))
 ]
