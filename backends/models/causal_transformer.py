@@ -1,7 +1,7 @@
 """The windowed causal transformer of MOSS-Audio-Tokenizer, written for streams: one function for chunks and for whole
-decodes.
+decodes. Mimi's is the same but for names, sizes and the layout of RoPE (backends/models/mimi_transformer.py).
 
-Per layer (public architecture; ``norm`` is LayerNorm with eps 1e-5, linears have no bias): ``x += scale1 *
+Per layer (public architecture; ``norm`` is LayerNorm, eps 1e-5 in MOSS, linears have no bias): ``x += scale1 *
 out_proj(attention(norm1(x)))``, ``x += scale2 * linear2(gelu(linear1(norm2(x))))``, exact GELU, heads of 64, RoPE on
 the pairs (0,1), (2,3), ... with frequencies ``max_period ** (-2 i / 64)``, key allowed iff ``0 <= query position -
 key position < window``. The layer scales are folded into the matrices in front of them.
@@ -49,9 +49,18 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+def pad_rows(x: Tensor) -> Tensor:
+    """[B, L, C] -> [R, C]: its B * L rows, then zeros up to a multiple of ``ROW_MULTIPLE`` rows."""
+    rows = x.shape[0] * x.shape[1]
+    flat = x.new_zeros(round_up(rows, ROW_MULTIPLE), x.shape[2])
+    flat[:rows] = x.reshape(rows, -1)
+    return flat
+
+
 @dataclass(frozen=True, slots=True)
 class TransformerSpec:
-    """Sizes of one stage. ``rate`` in steps a codec frame, ``window`` in steps."""
+    """Sizes of one stage. ``rate`` in steps a codec frame, ``window`` in steps; ``heads * head_dim`` need not be
+    ``width``."""
 
     input_dim: int
     output_dim: int
@@ -63,10 +72,15 @@ class TransformerSpec:
     max_period: float
     rate: int
     window: int
+    head_dim: int = HEAD_DIM
+    norm_eps: float = NORM_EPS
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
+    """Weights of one layer. Matrices are [inputs, outputs]; ``qkv`` has all heads of q, then of k, then of v, and the
+    first members of the RoPE pairs of a head of q and k before the second ones."""
+
     norm1: tuple[Tensor, Tensor]
     norm2: tuple[Tensor, Tensor]
     qkv: Tensor
@@ -75,7 +89,7 @@ class _Layer:
     down: Tensor
 
 
-def _matrix(tensors: NamedTensors, name: str, inputs: int, outputs: int, scale: Tensor | None = None) -> Tensor:
+def read_matrix(tensors: NamedTensors, name: str, inputs: int, outputs: int, scale: Tensor | None = None) -> Tensor:
     """A published [outputs, inputs] weight, its outputs scaled, as a contiguous [inputs, outputs] matrix."""
     weight = tensors.take(f"{name}.weight", outputs, inputs)
     return (weight if scale is None else weight * scale[:, None]).t().contiguous()
@@ -92,16 +106,14 @@ class CausalTransformer:
         width = spec.width
         self._input = None
         if spec.input_dim != width:
-            self._input = _matrix(tensors, f"{prefix}.input_proj", spec.input_dim, width)
+            self._input = read_matrix(tensors, f"{prefix}.input_proj", spec.input_dim, width)
         self._output = None
         if spec.output_dim != width:
-            self._output = _matrix(tensors, f"{prefix}.output_proj", width, spec.output_dim)
-        self._layers = [self._layer(tensors, f"{prefix}.transformer.layers.{i}") for i in range(spec.layers)]
+            self._output = read_matrix(tensors, f"{prefix}.output_proj", width, spec.output_dim)
+        self._layers = [self.read_layer(tensors, prefix, i) for i in range(spec.layers)]
         device = tensors.device
         # Frequencies in float32 as published; angles in float64, so that their error does not grow over a long stream.
-        half = torch.arange(HEAD_DIM // 2, dtype=torch.float32)
-        frequencies = torch.exp(half * (-math.log(spec.max_period) * 2 / HEAD_DIM))
-        self._frequencies = frequencies.to(torch.float64).to(device)
+        self._frequencies = self.rope_frequencies().to(torch.float64).to(device)
         self._key_index = torch.arange(self.block_keys, device=device)
         query = torch.arange(self.block_queries, device=device).clamp(max=spec.rate - 1)
         distance = query[:, None] + self.history_steps - self._key_index[None]
@@ -109,7 +121,14 @@ class CausalTransformer:
         self._shut_out = torch.tensor(float("-inf"), device=device)
         self._let_in = torch.zeros((), device=device)
 
-    def _layer(self, tensors: NamedTensors, name: str) -> _Layer:
+    def rope_frequencies(self) -> Tensor:
+        """Radians a step of each pair, float32 [head_dim / 2], by the operations of the public code."""
+        half = torch.arange(self.spec.head_dim // 2, dtype=torch.float32)
+        return torch.exp(half * (-math.log(self.spec.max_period) * 2 / self.spec.head_dim))
+
+    def read_layer(self, tensors: NamedTensors, prefix: str, index: int) -> Layer:
+        """Take the weights of one layer by their published names."""
+        name = f"{prefix}.transformer.layers.{index}"
         width, hidden = self.spec.width, self.spec.feedforward
         scale1 = tensors.take(f"{name}.layer_scale_1.scale", width) if self.spec.layer_scale else None
         scale2 = tensors.take(f"{name}.layer_scale_2.scale", width) if self.spec.layer_scale else None
@@ -117,18 +136,19 @@ class CausalTransformer:
             (tensors.take(f"{name}.{n}.weight", width), tensors.take(f"{name}.{n}.bias", width))
             for n in ("norm1", "norm2")
         ]
-        return _Layer(
+        return Layer(
             norm1=norms[0],
             norm2=norms[1],
-            qkv=_halves(_matrix(tensors, f"{name}.self_attn.in_projs.0", width, 3 * width), self.spec.heads),
-            out=_matrix(tensors, f"{name}.self_attn.out_projs.0", width, width, scale1),
-            up=_matrix(tensors, f"{name}.linear1", width, hidden),
-            down=_matrix(tensors, f"{name}.linear2", hidden, width, scale2),
+            qkv=_halves(read_matrix(tensors, f"{name}.self_attn.in_projs.0", width, 3 * width), self.spec.heads),
+            out=read_matrix(tensors, f"{name}.self_attn.out_projs.0", width, width, scale1),
+            up=read_matrix(tensors, f"{name}.linear1", width, hidden),
+            down=read_matrix(tensors, f"{name}.linear2", hidden, width, scale2),
         )
 
     def new_history(self, slots: int) -> Tensor:
-        """Zeros [layers, 2 (keys, values), slots, heads, history_steps, 64]: rotated keys and values in time order."""
-        shape = (self.spec.layers, 2, slots, self.spec.heads, self.history_steps, HEAD_DIM)
+        """Zeros [layers, 2 (keys, values), slots, heads, history_steps, head_dim]: rotated keys and values in time
+        order."""
+        shape = (self.spec.layers, 2, slots, self.spec.heads, self.history_steps, self.spec.head_dim)
         return torch.zeros(shape, device=self._frequencies.device)
 
     def forward(self, x: Tensor, frames: Tensor, slots: Tensor, history: Tensor) -> Tensor:
@@ -141,22 +161,21 @@ class CausalTransformer:
         """
         batch, steps, _ = x.shape
         rows = batch * steps
-        flat = x.new_zeros(round_up(rows, ROW_MULTIPLE), self.spec.input_dim)
-        flat[:rows] = x.reshape(rows, -1)
+        flat = pad_rows(x)
         if self._input is not None:
             flat = flat.mm(self._input)
         turn, mask = self._turn(frames, steps), self._mask(frames, steps // self.spec.rate)
         for layer, past in zip(self._layers, history, strict=True):
-            qkv = F.layer_norm(flat, (self.spec.width,), *layer.norm1, NORM_EPS).mm(layer.qkv)
+            qkv = F.layer_norm(flat, (self.spec.width,), *layer.norm1, self.spec.norm_eps).mm(layer.qkv)
             flat = flat.addmm_(self._attend(qkv, turn, mask, slots, past), layer.out)
-            hidden = F.layer_norm(flat, (self.spec.width,), *layer.norm2, NORM_EPS).mm(layer.up)
+            hidden = F.layer_norm(flat, (self.spec.width,), *layer.norm2, self.spec.norm_eps).mm(layer.up)
             flat = flat.addmm_(F.gelu(hidden), layer.down)
         if self._output is not None:
             flat = flat.mm(self._output)
         return flat[:rows].view(batch, steps, -1)
 
     def _turn(self, frames: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """RoPE as two factors [B, steps, 1, 1, 64]: cosines, and sines with the sign of what they multiply."""
+        """RoPE as two factors [B, steps, 1, 1, head_dim]: cosines, and sines with the sign of what they multiply."""
         positions = frames[:, None] * self.spec.rate + torch.arange(steps, device=frames.device)
         angles = positions[:, :, None, None, None].to(torch.float64) * self._frequencies
         cos, sin = angles.cos().float(), angles.sin().float()
@@ -173,38 +192,38 @@ class CausalTransformer:
         return mask.reshape(chunk, -1, self.block_queries, self.block_keys)
 
     def _attend(self, qkv: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, slots: Tensor, past: Tensor) -> Tensor:
-        """``qkv`` [padded rows, 3 * width] -> mixed values [padded rows, width]; ``past`` [2, slots, heads, history,
-        64] moves on."""
-        rate, heads, kept = self.spec.rate, self.spec.heads, self.history_steps
+        """``qkv`` [padded rows, 3 * heads * head_dim] -> mixed values [padded rows, heads * head_dim]; ``past`` [2,
+        slots, heads, history, head_dim] moves on."""
+        rate, heads, dim, kept = self.spec.rate, self.spec.heads, self.spec.head_dim, self.history_steps
         cos, sin = turn
         batch, steps = cos.shape[:2]
         rows, chunk = batch * steps, steps // rate
-        qk, v = torch.split(qkv[:rows].view(batch, steps, 3, heads, HEAD_DIM), [2, 1], dim=2)
+        qk, v = torch.split(qkv[:rows].view(batch, steps, 3, heads, dim), [2, 1], dim=2)
         # Single multiplications and additions, each exactly rounded: a fused complex product has other bits in its
         # scalar tail than in its vectors (seen with 3 threads).
-        crossed = torch.cat([qk[..., HEAD_DIM // 2 :], qk[..., : HEAD_DIM // 2]], -1).mul_(sin)
+        crossed = torch.cat([qk[..., dim // 2 :], qk[..., : dim // 2]], -1).mul_(sin)
         q, k = torch.mul(qk, cos).add_(crossed).unbind(2)
 
-        timeline = qkv.new_empty(2, batch, heads, kept + steps, HEAD_DIM)
+        timeline = qkv.new_empty(2, batch, heads, kept + steps, dim)
         timeline[:, :, :, :kept] = past.index_select(1, slots)
         timeline[0, :, :, kept:] = k.transpose(1, 2)
         timeline[1, :, :, kept:] = v[:, :, 0].transpose(1, 2)
         past.index_copy_(1, slots, timeline[:, :, :, steps:])
 
-        queries = qkv.new_zeros(chunk, batch, heads, self.block_queries, HEAD_DIM)
-        queries[:, :, :, :rate] = q.view(batch, chunk, rate, heads, HEAD_DIM).permute(1, 0, 3, 2, 4)
+        queries = qkv.new_zeros(chunk, batch, heads, self.block_queries, dim)
+        queries[:, :, :, :rate] = q.view(batch, chunk, rate, heads, dim).permute(1, 0, 3, 2, 4)
 
-        blocks = (chunk, batch * heads, self.block_keys, HEAD_DIM)
-        strides = (rate * HEAD_DIM, (kept + steps) * HEAD_DIM, HEAD_DIM, 1)
+        blocks = (chunk, batch * heads, self.block_keys, dim)
+        strides = (rate * dim, (kept + steps) * dim, dim, 1)
         mixed = F.scaled_dot_product_attention(
-            queries.view(chunk, batch * heads, self.block_queries, HEAD_DIM),
+            queries.view(chunk, batch * heads, self.block_queries, dim),
             timeline[0].as_strided(blocks, strides),
             timeline[1].as_strided(blocks, strides),
             attn_mask=mask,
         )
-        flat = qkv.new_zeros(qkv.shape[0], self.spec.width)
-        mixed = mixed.view(chunk, batch, heads, self.block_queries, HEAD_DIM)[:, :, :, :rate]
-        flat[:rows].view(batch, chunk, rate, heads, HEAD_DIM).copy_(mixed.permute(1, 0, 3, 2, 4))
+        flat = qkv.new_zeros(qkv.shape[0], heads * dim)
+        mixed = mixed.view(chunk, batch, heads, self.block_queries, dim)[:, :, :, :rate]
+        flat[:rows].view(batch, chunk, rate, heads, dim).copy_(mixed.permute(1, 0, 3, 2, 4))
         return flat
 
 

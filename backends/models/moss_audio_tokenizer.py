@@ -17,6 +17,7 @@ from backends.checkpoint_files import read_tensors
 from backends.errors import CheckpointError, InvalidArgument
 from backends.json_file import read_json
 from backends.models.causal_transformer import HEAD_DIM, CausalTransformer, TransformerSpec
+from backends.models.codes import check_codes
 from backends.models.named_tensors import NamedTensors
 from backends.models.residual_quantizer import QuantizerSpec, ResidualQuantizer
 
@@ -157,16 +158,7 @@ class MossAudioTokenizer:
 
     def check_codes(self, codes: Tensor) -> None:
         """InvalidArgument unless ``codes`` is an integer tensor [T, codebooks] with values in [0, entries)."""
-        if codes.ndim != 2 or codes.shape[1] != self.codebooks:
-            raise InvalidArgument("codes", f"shape {list(codes.shape)} is not [frames, {self.codebooks}]")
-        if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
-            raise InvalidArgument("codes", f"dtype {codes.dtype} is not an integer type")
-        if codes.numel():
-            low, high = (int(value) for value in codes.aminmax())
-            if low < 0:
-                raise InvalidArgument("codes", f"{low} is below 0, the smallest code")
-            if high >= self.entries:
-                raise InvalidArgument("codes", f"{high} is above {self.entries - 1}, the largest code")
+        check_codes(codes, self.codebooks, self.entries)
 
     def new_state(self, slots: int) -> list[Tensor]:
         """The decoder's streaming state for ``slots`` streams: one history a transformer, see

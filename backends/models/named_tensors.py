@@ -26,6 +26,10 @@ class NamedTensors:
             )
         return tensor.to(device=self.device, dtype=self.dtype)
 
+    def ignore(self, *prefixes: str) -> None:
+        """Drop what the caller has no use for: every tensor left whose name begins with one of ``prefixes``."""
+        self._left = {name: tensor for name, tensor in self._left.items() if not name.startswith(prefixes)}
+
     def finish(self) -> None:
         """CheckpointError when tensors are left that the architecture did not ask for."""
         if self._left:

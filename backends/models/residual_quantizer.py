@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backends.models.codebook_table import CodebookTable
 from backends.models.named_tensors import NamedTensors
 
 
@@ -68,17 +69,11 @@ class ResidualQuantizer:
         del self.codebooks[spec.used :], self.ins[spec.used :], self.outs[spec.used :]
         inner = [out(book) for out, book in zip(self.outs, self.codebooks, strict=True)]
         linear = Pointwise(self.output.weight, None)
-        self._table = torch.cat([linear(entries) for entries in inner])
-        self._offsets = torch.arange(spec.used, device=tensors.device) * spec.entries
-        self._bias = self.output.bias
+        self._table = CodebookTable([linear(entries) for entries in inner], self.output.bias)
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes int64 [..., used], each in [0, entries) -> float32 [..., output_dim]."""
-        vectors = F.embedding(codes + self._offsets, self._table)
-        total = vectors[..., 0, :].clone() if self._bias is None else vectors[..., 0, :] + self._bias
-        for i in range(1, self.spec.used):  # in codebook order: a sum kernel could choose its order by shape
-            total += vectors[..., i, :]
-        return total
+        return self._table.decode(codes)
 
     def encode(self, vectors: Tensor) -> Tensor:
         """Float32 [T, input_dim] -> codes int64 [T, used]: the nearest entry by direction, its residual to the next."""
