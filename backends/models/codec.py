@@ -8,11 +8,15 @@ import torch
 
 from backends.errors import CheckpointError
 from backends.json_file import read_json
-from backends.models import moss_audio_tokenizer
+from backends.models import mimi, moss_audio_tokenizer
+from backends.models.mimi import Mimi
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.vocoder.state import CausalCodec
 
-CODECS: dict[str, type[MossAudioTokenizer]] = {moss_audio_tokenizer.MODEL_TYPE: MossAudioTokenizer}
+CODECS: dict[str, type[MossAudioTokenizer] | type[Mimi]] = {
+    moss_audio_tokenizer.MODEL_TYPE: MossAudioTokenizer,
+    mimi.MODEL_TYPE: Mimi,
+}
 
 
 def load_codec(folder: Path, device: str | torch.device = "cpu", codebooks: int | None = None) -> CausalCodec:
