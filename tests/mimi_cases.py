@@ -45,7 +45,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "compress": 4,
         "use_conv_shortcut": True,
         "num_semantic_quantizers": 2,
-        "num_key_value_heads": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
         "head_dim": 24,
         "upsample_groups": 4,
         "sliding_window": 7,
@@ -62,7 +63,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "residual_kernel_size": 1,
         "last_kernel_size": 1,
         "sliding_window": 3,
-        "num_key_value_heads": 2,
     },
 }
 

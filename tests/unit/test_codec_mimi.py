@@ -16,6 +16,7 @@ from backends.json_file import read_json
 from backends.models.codec import load_codec
 from backends.models.mimi import Mimi
 from backends.models.named_tensors import NamedTensors
+from backends.vocoder.streaming import StreamingVocoder
 from tests.mimi_cases import CONFIGS, mimi_codec, mimi_model, public_decode, published, random_codes
 
 torch.set_num_threads(1)
@@ -64,6 +65,7 @@ def test_pcm_equals_the_public_decode_at_the_default_sizes() -> None:
     assert (codec.sampling_rate, codec.hop, codec.codebooks, codec.entries) == (24_000, 1920, 32, 2048)
     assert codec.frame_rate == 12.5 and codec.new_state(1)[1].shape[4] >= 249
     check_parity(model, random_codes(model.config, 6), codec)
+    assert StreamingVocoder(codec, slots=1).measure_exactness((1, 3), frames=5) == 0.0
 
 
 def test_sample_counts_are_exact_and_the_codec_is_causal(small: MimiModel) -> None:
