@@ -50,7 +50,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "head_dim": 24,
         "upsample_groups": 4,
         "sliding_window": 7,
-        "norm_eps": 1e-3,
+        "norm_eps": 0.5,
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
     },
     # Four transformer steps a frame, a window of less than a frame, no projection behind the codebooks, kernels of 1.

@@ -8,9 +8,9 @@ overlap-add tail of outputs; at the start of a stream either is zeros.
 Steps are rows [R, channels] in the order (stream, step), padded at the end to a multiple of 8 rows (``pad_rows`` of
 backends/models/causal_transformer.py). The same bits for every chunking come from that, by measurement and not by
 construction: MKL's float32 results of a row did not depend on the row count at multiples of 8 (AMD EPYC with AVX-512,
-torch 2.13, 8 to 96,000 rows, all matrices of Mimi's default sizes and of small ones, 1 and 2 threads), where the
-library's convolutions depend on the length. Floating point of 32 bits stays that: nothing here goes through the
-convolutions that a GPU may run in TF32.
+torch 2.13, 1 and 2 threads; all matrices of Mimi's default sizes and of small ones; up to 9,600 rows, up to 96,000
+where a matrix has at most 100,000 entries), while the library's convolutions depend on the length. On a GPU products
+stay in float32, where its convolutions use TF32 unless told otherwise.
 """
 
 from __future__ import annotations
