@@ -19,7 +19,7 @@ class InvalidArgument(VoxstageError):
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
-        self.field = field
+        self.field, self.problem = field, problem
 
 
 class Unavailable(VoxstageError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +16,13 @@ from backends.decoder.engine import DecoderEngine
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
+from backends.decoder.settings import DecoderSettings
 from backends.device import resolve_device, use_threads
 from backends.errors import InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, scalar
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.outbox import Outbox
-from backends.settings import home, parameter
+from backends.settings import home
 from backends.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -31,36 +31,6 @@ if TYPE_CHECKING:
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CANCEL_POLL_SECONDS = 0.05
 _STREAM = Number("cancel", 0, 2**63 - 1)
-
-
-@dataclass(frozen=True)
-class DecoderSettings:
-    """Parameters of ``tts_decoder``; its config.pbtxt documents them."""
-
-    checkpoint: str = parameter("checkpoints/voice")
-    device: str = parameter("auto")
-    dtype: str = parameter("auto", choices=("auto", *_DTYPES))
-    load_format: str = parameter("safetensors", choices=("safetensors", "dummy"))
-    stream_weights: bool = parameter(True)
-    num_threads: int = parameter(0, minimum=0)
-    max_running: int = parameter(16, minimum=1, maximum=1024)
-    max_waiting: int = parameter(256, minimum=0)
-    max_positions: int = parameter(1024, minimum=64)
-    prefill_rows: int = parameter(32, minimum=2)
-    prefill_pieces: int = parameter(1, minimum=1)
-    deterministic: bool = parameter(True)
-    page_rows: int = parameter(16, minimum=1)
-    kv_pages: int = parameter(0, minimum=0)
-    prefix_cache: bool = parameter(True)
-    lookahead: bool = parameter(True)
-    lookahead_min_batch: int = parameter(0, minimum=0)
-    cuda_graph: bool = parameter(True)
-    cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
-    force_frames: int = parameter(0, minimum=0)
-    check_integrity: bool = parameter(False)
-    first_chunk_frames: int = parameter(4, minimum=1)
-    chunk_frames: int = parameter(25, minimum=1)
-    slowest_rate: float = parameter(0.8, minimum=0.1, maximum=1.0)
 
 
 class _StreamSink:

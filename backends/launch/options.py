@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.launch.failure import USAGE, LaunchError
+from backends.launch.parameters import parameter_names
 from backends.launch.repository import Model
+from backends.settings import DEVICE, hint
 
 #: stage → key → value, as the stages read it from VOXSTAGE_OVERRIDES.
 Overrides = dict[str, dict[str, str]]
 
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _SETTING = re.compile(r"(?P<stage>[^.=]+)\.(?P<key>[^=]+)=(?P<value>.*)", re.DOTALL)
 
 
@@ -160,11 +161,11 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
 
 
 def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
-    """What the command line changes in the stages. Raises LaunchError for a stage or key that no config.pbtxt has."""
+    """What the command line changes in the stages. Raises LaunchError for an unknown stage or key."""
     stages = {model.name: model for model in models if model.is_stage}
     overrides: Overrides = {}
     for key, value in (("checkpoint", options.checkpoint), ("device", options.device)):
-        takers = [name for name, stage in stages.items() if key in stage.parameters]
+        takers = [name for name, stage in stages.items() if key in parameter_names(stage)]
         if value is not None and not takers:
             raise LaunchError(f"--{key} means nothing here: no stage has a parameter '{key}'", USAGE)
         for name in takers if value is not None else ():
@@ -175,17 +176,13 @@ def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
             raise LaunchError(f"--set {setting!r} is not of the form STAGE.KEY=VALUE", USAGE)
         name, key, text = match.group("stage", "key", "value")
         if name not in stages:
-            raise LaunchError(f"--set {setting}: no stage is called '{name}'; the stages are {_listed(stages)}", USAGE)
-        if key not in stages[name].parameters:
-            raise LaunchError(
-                f"--set {setting}: {name} has no parameter '{key}'; it has {_listed(stages[name].parameters)}", USAGE
-            )
+            nearest = hint(name, stages, "the stages are")
+            raise LaunchError(f"--set {setting}: no stage is called '{name}'; {nearest}", USAGE)
+        known = parameter_names(stages[name])
+        if key not in known:
+            raise LaunchError(f"--set {setting}: {name} has no parameter '{key}'; {hint(key, known)}", USAGE)
         overrides.setdefault(name, {})[key] = text
     return overrides
-
-
-def _listed(names: object) -> str:
-    return ", ".join(sorted(names)) or "none"  # type: ignore[call-overload]
 
 
 def _port(text: str) -> int:
@@ -212,6 +209,7 @@ def _seconds(text: str) -> float:
 
 
 def _device(text: str) -> str:
-    if not _DEVICE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, cpu, cuda nor cuda:N")
+    pattern, words = DEVICE
+    if not pattern.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
     return text

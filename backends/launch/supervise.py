@@ -13,12 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backends.checkpoint import inspect_checkpoint
-from backends.errors import CheckpointError
 from backends.launch.command import triton_command
-from backends.launch.failure import USAGE, LaunchError
+from backends.launch.failure import LaunchError
 from backends.launch.health import CANARY_MODEL, Health
-from backends.launch.options import Options, Overrides, find_overrides
+from backends.launch.options import Options, find_overrides
+from backends.launch.parameters import check_checkpoints, check_parameters
 from backends.launch.ports import pick_ports
 from backends.launch.process import ServerProcess
 from backends.launch.repository import Model, find_models
@@ -50,7 +49,8 @@ class Supervisor:
         options = self._options
         models = find_models(options.repositories, options.config_name)
         overrides = find_overrides(options, models)
-        self._check_checkpoints(models, overrides)
+        check_parameters(models, overrides)
+        check_checkpoints(models, overrides, self._root)
         triton = find_triton()
         ports = pick_ports(options.host, options.ports)
         canary_inputs = next((model.inputs for model in models if model.name == CANARY_MODEL), None)
@@ -78,15 +78,6 @@ class Supervisor:
                 server.end()
                 if options.ready_file is not None:
                     options.ready_file.unlink(missing_ok=True)
-
-    def _check_checkpoints(self, models: Sequence[Model], overrides: Overrides) -> None:
-        for model in models:
-            folder = overrides.get(model.name, {}).get("checkpoint", model.parameters.get("checkpoint"))
-            if model.is_stage and folder:
-                try:
-                    inspect_checkpoint(self._root / folder)
-                except CheckpointError as error:
-                    raise LaunchError(str(error), USAGE) from None
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._signals += 1

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from backends.errors import InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, read_string, scalar
 from backends.metrics import Counter, Metrics
+from backends.models.languages import check_language
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from backends.models.sampling_defaults import SamplingDefaults
-from backends.settings import home, parameter
+from backends.prompt.settings import PromptSettings
+from backends.settings import home
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
@@ -26,17 +28,6 @@ INPUTS = (
 )  # fmt: skip
 # Request parameters that Triton's own front ends may add; anything else is a field we do not have.
 _TRITON_PARAMETERS = ("triton_", "sequence_", "priority", "timeout", "binary_data", "headers")
-
-
-@dataclass(frozen=True)
-class PromptSettings:
-    """Parameters of ``tts_prompt``; its config.pbtxt documents them."""
-
-    checkpoint: str = parameter("checkpoints/voice")
-    language: str = parameter("English")
-    max_positions: int = parameter(1024, minimum=64)
-    max_frames_limit: int = parameter(750, minimum=1)
-    max_chunk_frames: int = parameter(250, minimum=1)
 
 
 class PromptMetrics(Metrics):
@@ -70,6 +61,7 @@ class PromptStage:
 
     def __init__(self, settings: PromptSettings, context: StageContext) -> None:
         folder = home() / settings.checkpoint / "tts"
+        check_language(folder, settings.language, f"{context.name}.language")
         self.settings, self.metrics = settings, PromptMetrics()
         self.builder, self.defaults = PromptBuilder(folder), SamplingDefaults.load(folder)
         context.log.info("%s: tokenizer of %s", context.name, folder)

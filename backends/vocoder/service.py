@@ -22,32 +22,19 @@ from backends.errors import Internal, Unavailable, VoxstageError
 from backends.fields import read_format, scalar
 from backends.models.codec import load_codec
 from backends.outbox import Outbox
-from backends.settings import home, parameter
+from backends.settings import home
 from backends.timeline import Timeline
 from backends.vocoder.engine import CodeChunk
 from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.pcm import to_format
 from backends.vocoder.schedule import Chunk, StepScheduler
+from backends.vocoder.settings import VocoderSettings
 from backends.vocoder.streaming import StreamingVocoder
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
 _TOMBSTONES = 4096
-
-
-@dataclass(frozen=True)
-class VocoderSettings:
-    """Parameters of ``tts_vocoder``; its config.pbtxt documents them."""
-
-    checkpoint: str = parameter("checkpoints/voice")
-    device: str = parameter("auto")
-    num_threads: int = parameter(0, minimum=0)
-    step_streams: int = parameter(0, minimum=0)
-    slots: int = parameter(64, minimum=1)
-    max_step_frames: int = parameter(50, minimum=1)
-    stream_idle_seconds: float = parameter(60.0, minimum=1.0)
-    debug_fail_chunk: int = parameter(-1, minimum=-1)
 
 
 @dataclass(slots=True)

@@ -13,23 +13,18 @@ from pathlib import Path
 import pytest
 
 from backends.decoder.metrics import DecoderMetrics
-from backends.decoder.service import DecoderSettings
 from backends.launch.options import parse_options
+from backends.launch.parameters import SETTINGS
 from backends.launch.repository import find_models
-from backends.prompt.service import INPUTS, PromptMetrics, PromptSettings
+from backends.prompt.service import INPUTS, PromptMetrics
 from backends.timeline import STATIONS
-from backends.vocoder.service import VocoderMetrics, VocoderSettings
+from backends.vocoder.service import VocoderMetrics
 from client.__main__ import build_parser
 from client.bench.stages import STAGES as BENCH_STAGES
 from tests.conftest import ROOT
 
 DOCS = [ROOT / "README.md", ROOT / "checkpoints" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in DOCS}
-STAGES: dict[str, type] = {
-    "tts_prompt": PromptSettings,
-    "tts_decoder": DecoderSettings,
-    "tts_vocoder": VocoderSettings,
-}
 FOLDERS = "backends|benchmarks|checkpoints|client|deploy|docs|ensemble|model_repository|tests|tools"
 SOURCES = [
     path for folder in ("backends", "client", "model_repository") for path in sorted((ROOT / folder).rglob("*.py"))
@@ -122,7 +117,7 @@ def test_options_of_serve_exist(path: Path, capsys: pytest.CaptureFixture[str]) 
     for rest in commands(TEXTS[path], r"python serve\.py"):
         assert options(rest) <= known, rest
     for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+)\.(\w+)=", TEXTS[path]):
-        assert key in {field.name for field in dataclasses.fields(STAGES[stage])}, f"{stage}.{key}"
+        assert key in {field.name for field in dataclasses.fields(SETTINGS[stage])}, f"{stage}.{key}"
 
 
 @each_document
@@ -146,7 +141,7 @@ def test_architecture_names_real_classes_and_functions() -> None:
 
 def test_every_parameter_is_in_tuning() -> None:
     text = TEXTS[ROOT / "docs" / "tuning.md"]
-    for stage, settings in STAGES.items():
+    for stage, settings in SETTINGS.items():
         section = re.search(rf"^## {stage}\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
         assert section is not None
         table = {row[0]: row[1].strip("` ") for row in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", section.group(1), re.M)}

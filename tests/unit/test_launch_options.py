@@ -12,9 +12,10 @@ from backends.launch.repository import Model
 
 ROOT = Path("/voxstage")
 DECODER = Model("tts_decoder", ROOT, True, parameters={"checkpoint": "a", "device": "auto", "max_running": "8"})
+OTHER = Model("other", ROOT, True, parameters={"size": "4"})
 PROMPT = Model("tts_prompt", ROOT, True, parameters={"checkpoint": "a"})
 ENSEMBLE = Model("tts", ROOT, False)
-MODELS = [DECODER, PROMPT, ENSEMBLE]
+MODELS = [DECODER, PROMPT, OTHER, ENSEMBLE]
 
 
 def overrides(*arguments: str) -> dict[str, dict[str, str]]:
@@ -45,9 +46,15 @@ def test_set_wins_over_device_and_keeps_equals_signs():
     ("arguments", "words"),
     [
         (["--set", "tts_decoder"], ["--set 'tts_decoder'", "STAGE.KEY=VALUE"]),
-        (["--set", "decoder.max_running=1"], ["'decoder'", "the stages are tts_decoder, tts_prompt"]),
+        (["--set", "decoder.max_running=1"], ["'decoder'", "did you mean tts_decoder?"]),
+        (["--set", "speech.max_running=1"], ["'speech'", "the stages are other, tts_decoder, tts_prompt"]),
         (["--set", "tts.max_running=1"], ["no stage is called 'tts'"]),
-        (["--set", "tts_decoder.slots=1"], ["'slots'", "it has checkpoint, device, max_running"]),
+        (["--set", "tts_decoder.max_runing=1"], ["'max_runing'", "did you mean max_running?"]),
+        (
+            ["--set", "tts_prompt.volume=1"],
+            ["'volume'", "it has checkpoint, language, max_chunk_frames"],
+        ),
+        (["--set", "other.depth=1"], ["'depth'", "it has size"]),
         (["--device", "tpu"], ["'tpu'", "cuda:N"]),
         (["--http-port", "65536"], ["65536", "65535"]),
         (["--http-port", "-1"], ["'-1'", "whole number"]),

@@ -1,0 +1,48 @@
+"""The parameters of ``tts_decoder``. No torch here: ``serve.py`` reads them before it starts anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.decoder.config import EngineConfig
+from backends.settings import DEVICE, parameter
+
+
+@dataclass(frozen=True)
+class DecoderSettings:
+    """Parameters of ``tts_decoder``; its config.pbtxt documents them."""
+
+    checkpoint: str = parameter("checkpoints/voice")
+    device: str = parameter("auto", form=DEVICE)
+    dtype: str = parameter("auto", choices=("auto", "float32", "bfloat16", "float16"))
+    load_format: str = parameter("safetensors", choices=("safetensors", "dummy"))
+    stream_weights: bool = parameter(True)
+    num_threads: int = parameter(0, minimum=0)
+    max_running: int = parameter(16, minimum=1, maximum=1024)
+    max_waiting: int = parameter(256, minimum=0)
+    max_positions: int = parameter(1024, minimum=64)
+    prefill_rows: int = parameter(32, minimum=2)
+    prefill_pieces: int = parameter(1, minimum=1)
+    deterministic: bool = parameter(True)
+    page_rows: int = parameter(16, minimum=1)
+    kv_pages: int = parameter(0, minimum=0)
+    prefix_cache: bool = parameter(True)
+    lookahead: bool = parameter(True)
+    lookahead_min_batch: int = parameter(0, minimum=0)
+    cuda_graph: bool = parameter(True)
+    cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
+    force_frames: int = parameter(0, minimum=0)
+    check_integrity: bool = parameter(False)
+    first_chunk_frames: int = parameter(4, minimum=1)
+    chunk_frames: int = parameter(25, minimum=1)
+    slowest_rate: float = parameter(0.8, minimum=0.1, maximum=1.0)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for sizes that do not fit together."""
+        EngineConfig(
+            max_running=self.max_running,
+            max_positions=self.max_positions,
+            kv_pages=self.kv_pages,
+            page_rows=self.page_rows,
+            prefill_rows=self.prefill_rows,
+        ).pages()

@@ -1,0 +1,72 @@
+"""The parameters of the stages, checked before anything is started: by the code that the stages themselves use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from backends.checkpoint import inspect_checkpoint
+from backends.decoder.settings import DecoderSettings
+from backends.errors import CheckpointError, InvalidArgument
+from backends.launch.failure import USAGE, LaunchError
+from backends.launch.repository import Model
+from backends.models.languages import check_language
+from backends.prompt.settings import PromptSettings
+from backends.settings import load_settings
+from backends.vocoder.settings import VocoderSettings
+
+#: stage → key → value.
+Overrides = Mapping[str, Mapping[str, str]]
+#: Stage → the class of its parameters. Other stages are taken by what their config.pbtxt says.
+SETTINGS: dict[str, type] = {
+    "tts_prompt": PromptSettings,
+    "tts_decoder": DecoderSettings,
+    "tts_vocoder": VocoderSettings,
+}
+
+
+def parameter_names(stage: Model) -> set[str]:
+    """What ``--set`` may change in ``stage``."""
+    known = SETTINGS.get(stage.name)
+    return set(stage.parameters) if known is None else {field.name for field in dataclasses.fields(known)}
+
+
+def check_parameters(models: Sequence[Model], overrides: Overrides) -> None:
+    """Raise LaunchError for a value that its stage would refuse. ``overrides``: what the command line changes."""
+    for model in models:
+        changed = overrides.get(model.name, {})
+        if not model.is_stage or model.name not in SETTINGS:
+            continue
+        try:
+            load_settings(SETTINGS[model.name], model.name, model.parameters, changed)
+        except InvalidArgument as error:
+            raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
+
+
+def check_checkpoints(models: Sequence[Model], overrides: Overrides, root: Path) -> None:
+    """Raise LaunchError for a checkpoint that is missing or unknown, or one that cannot speak the language asked for.
+
+    ``root``: the repository root, which relative checkpoint paths start from.
+    """
+    for model in models:
+        changed = overrides.get(model.name, {})
+        chosen = {**model.parameters, **changed}
+        if not model.is_stage or not chosen.get("checkpoint"):
+            continue
+        try:
+            folder = inspect_checkpoint(root / chosen["checkpoint"]).tts.folder
+            if SETTINGS.get(model.name) is PromptSettings:
+                check_language(folder, chosen.get("language", PromptSettings.language))
+        except CheckpointError as error:
+            raise LaunchError(error.args[0], USAGE) from None
+        except InvalidArgument as error:
+            raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
+
+
+def _origin(model: Model, field: str, changed: Mapping[str, str]) -> str:
+    """Where the value of ``field`` (``key``, or ``stage.key``) was written."""
+    key = field.rpartition(".")[2]
+    if key in changed:
+        return f"--set {model.name}.{key}={changed[key]}"
+    return f"{model.folder / 'config.pbtxt'}, parameter {key}"

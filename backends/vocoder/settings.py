@@ -1,0 +1,21 @@
+"""The parameters of ``tts_vocoder``. No torch here: ``serve.py`` reads them before it starts anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.settings import DEVICE, parameter
+
+
+@dataclass(frozen=True)
+class VocoderSettings:
+    """Parameters of ``tts_vocoder``; its config.pbtxt documents them."""
+
+    checkpoint: str = parameter("checkpoints/voice")
+    device: str = parameter("auto", form=DEVICE)
+    num_threads: int = parameter(0, minimum=0)
+    step_streams: int = parameter(0, minimum=0)
+    slots: int = parameter(64, minimum=1)
+    max_step_frames: int = parameter(50, minimum=1)
+    stream_idle_seconds: float = parameter(60.0, minimum=1.0)
+    debug_fail_chunk: int = parameter(-1, minimum=-1)
