@@ -98,5 +98,5 @@ def _limits(low: float, high: float) -> str:
 
 
 def parameter(default: Any, **limits: Any) -> Any:
-    """A dataclass field with ``minimum`` / ``maximum`` (numbers), or ``choices`` or ``form`` (strings), as DEVICE is one."""
+    """A dataclass field with ``minimum`` / ``maximum`` (numbers), ``choices`` or a ``form`` like DEVICE (strings)."""
     return dataclasses.field(default=default, metadata=limits)

@@ -23,7 +23,15 @@ Status = tuple[str, int, int]
 class ServerProcess:
     """A running Triton in a session of its own, with its log. ``end`` leaves no process and no shared memory."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], shm_prefix: str, show_all: bool) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        shm_prefix: str,
+        show_all: bool,
+        inherit: Sequence[int] = (),
+    ) -> None:
+        """``inherit``: file descriptors that it and its stages keep open for as long as they live."""
         self._shm_prefix = shm_prefix
         # A session of its own: Ctrl-C in a terminal reaches serve.py alone, which passes it on once.
         self._process = subprocess.Popen(
@@ -35,6 +43,7 @@ class ServerProcess:
             text=True,
             errors="replace",
             start_new_session=True,
+            pass_fds=tuple(inherit),
             preexec_fn=_die_with(os.getpid()),
         )
         assert self._process.stdout is not None
@@ -108,6 +117,15 @@ def stage_processes(server: int) -> dict[int, str]:
     return found
 
 
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did; None where there is no such process, or a dead one.
+
+    With the id it names a process for good: ids alone are used again.
+    """
+    status = _fields(pid)
+    return int(status[19]) if status is not None and status[0] not in "ZX" else None
+
+
 def _processes() -> dict[int, Status]:
     """Every process of this machine that we may see."""
     found = {int(entry): _status(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
@@ -126,13 +144,17 @@ def _in_session(pid: int, session: int) -> bool:
 
 
 def _status(pid: int) -> Status | None:
-    """See proc(5), stat. None if there is no such process."""
+    fields = _fields(pid)
+    return None if fields is None else (fields[0], int(fields[1]), int(fields[3]))
+
+
+def _fields(pid: int) -> list[str] | None:
+    """The fields of proc(5), stat, from the state on. None if there is no such process."""
     try:
         text = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name in parentheses may hold blanks
-    return fields[0], int(fields[1]), int(fields[3])
+    return text.rpartition(")")[2].split()  # the name in parentheses may hold blanks
 
 
 def _die_with(parent: int) -> Callable[[], None]:

@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,9 @@ from backends.launch.options import Options, find_overrides
 from backends.launch.parameters import check_checkpoints, check_parameters
 from backends.launch.ports import pick_ports
 from backends.launch.process import ServerProcess
+from backends.launch.ready_file import ReadyFile
 from backends.launch.repository import Model, find_models
+from backends.launch.run_folder import remove_stale, run_folder
 from backends.launch.triton import find_triton, lay_out, triton_version
 from backends.launch.watch import CanaryWatch
 
@@ -44,6 +45,7 @@ class Supervisor:
         self._root = root
         self._signals = 0
         self._wake = threading.Event()
+        self._ready_file = ReadyFile(options.ready_file)
 
     def run(self) -> None:
         options = self._options
@@ -52,20 +54,23 @@ class Supervisor:
         check_parameters(models, overrides)
         check_checkpoints(models, overrides, self._root)
         triton = find_triton()
+        stale = self._ready_file.claim()
+        for path, process in ([] if stale is None else [stale]) + remove_stale():
+            say(f"removed {path}: its server, process {process}, was killed")
         ports = pick_ports(options.host, options.ports)
         canary_inputs = next((model.inputs for model in models if model.name == CANARY_MODEL), None)
         health = Health(options.host, ports, canary_inputs)
         shm_prefix = f"voxstage-{os.getpid()}-"
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
-        with tempfile.TemporaryDirectory(prefix="voxstage-") as folder:
-            layout = lay_out(triton, self._root, Path(folder))
+        with run_folder(shm_prefix) as folder:
+            layout = lay_out(triton, self._root, folder.path)
             environment = {**layout.environment, "VOXSTAGE_OVERRIDES": json.dumps(overrides)}
             command = triton_command(triton, layout.backends, options, ports, shm_prefix)
             say(f"starting Triton ({triton_version(triton)}) with {', '.join(model.name for model in models)}")
             if options.log_verbose:
                 print(shlex.join(command), file=sys.stderr, flush=True)
-            server = ServerProcess(command, environment, shm_prefix, options.log_verbose > 0)
+            server = ServerProcess(command, environment, shm_prefix, options.log_verbose > 0, [folder.lock])
             try:
                 # A signal before it serves ends it at once: there is no request to wait for.
                 if self._wait_ready(server, health, models) and self._first_canary(server, health):
@@ -76,8 +81,7 @@ class Supervisor:
                     self._end(server, health)
             finally:
                 server.end()
-                if options.ready_file is not None:
-                    options.ready_file.unlink(missing_ok=True)
+                self._ready_file.remove()
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._signals += 1
@@ -149,15 +153,17 @@ class Supervisor:
         return True
 
     def _announce(self, server: ServerProcess, ports: Mapping[str, int], models: Sequence[Model]) -> None:
-        options = self._options
-        if options.ready_file is not None:
-            state = {"pid": os.getpid(), "triton_pid": server.pid, "host": options.host, **ports}
-            state["stages"] = {name: pid for pid, name in server.learn_stages().items()}
-            state["models"] = [model.name for model in models]
-            partial = options.ready_file.with_name(options.ready_file.name + ".partial")
-            partial.write_text(json.dumps(state) + "\n", encoding="utf-8")
-            partial.replace(options.ready_file)  # a reader never sees half of it
-        say("serving on " + ", ".join(f"{service} {options.host}:{port}" for service, port in ports.items()))
+        host = self._options.host
+        self._ready_file.write(
+            {
+                "triton_pid": server.pid,
+                "host": host,
+                **ports,
+                "stages": {name: pid for pid, name in server.learn_stages().items()},
+                "models": [model.name for model in models],
+            }
+        )
+        say("serving on " + ", ".join(f"{service} {host}:{port}" for service, port in ports.items()))
 
     def _watch(self, server: ServerProcess, watch: CanaryWatch) -> None:
         try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 
 import pytest
 
-from tests.server.dummies import Serve, add_stage, alive, leftovers, wait_until
+from tests.server.dummies import ROOT, Serve, add_stage, alive, leftovers, wait_until
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -70,6 +72,59 @@ def test_a_killed_serve_takes_triton_with_it(tmp_path, repository):
         serve.process.kill()
         serve.wait_ended()
         assert wait_until(lambda: not leftovers(state)), leftovers(state)
+
+
+def test_nothing_outlives_serve_and_triton_when_both_are_killed(tmp_path):
+    """Triton cannot end its stages then, and one of them hangs."""
+    repository = tmp_path / "repository"
+    hang = "self.count = getattr(self, 'count', 0) + 1; self.count > 1 and time.sleep(3600)"
+    add_stage(repository, "tts", execute=hang)
+    with Serve(tmp_path, "--canary-interval", "0.2", "--canary-timeout", "600", repository=repository) as serve:
+        state = serve.wait_serving()
+        time.sleep(1)
+        serve.process.kill()
+        os.kill(state["triton_pid"], signal.SIGKILL)
+        assert wait_until(lambda: not [pid for pid in state["stages"].values() if alive(pid)])
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path, repository, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Serve(tmp_path, repository=repository) as serve:
+        state = serve.wait_serving()
+        (folder,) = tmp_path.glob("voxstage-serve-*")
+        serve.process.kill()
+        os.kill(state["triton_pid"], signal.SIGKILL)
+        serve.wait_ended()
+        assert wait_until(lambda: not [pid for pid in state["stages"].values() if alive(pid)])
+    assert serve.ready_file.exists() and folder.exists()
+    region = f"/dev/shm/voxstage-{state['pid']}-test"
+    with open(region, "w"):
+        pass
+    with Serve(tmp_path, repository=repository) as serve:
+        assert wait_until(lambda: "starting Triton" in serve.out)
+        assert not serve.ready_file.exists() or "serving on" in serve.out
+        fresh = serve.wait_serving()
+        assert fresh["pid"] == serve.process.pid != state["pid"]
+        (new,) = tmp_path.glob("voxstage-serve-*")
+        assert new != folder and not os.path.exists(region)
+        for path in (serve.ready_file, folder):
+            assert f"removed {path}: its server, process {state['pid']}, was killed" in serve.out
+        # The file of a live server is not taken over, and stays.
+        second = subprocess.run(
+            [sys.executable, str(ROOT / "serve.py"), "--ready-file", str(serve.ready_file)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert second.returncode == 2
+        assert second.stderr.strip() == (
+            f"serve.py: --ready-file {serve.ready_file} belongs to a server that runs, process {fresh['pid']}; "
+            "stop it, or give another name"
+        )
+        assert serve.wait_serving() == fresh and new.exists()
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.wait_ended() == 0
+    assert not serve.ready_file.exists() and not list(tmp_path.glob("voxstage-serve-*"))
 
 
 def test_a_stage_that_fails_to_load_is_quoted(tmp_path, repository):
