@@ -40,7 +40,7 @@ class Number:
             raise InvalidArgument(self.name, f"{value} is not a finite number")
         if value < self.low or (self.low_open and value == self.low):
             bound = (
-                f"must be above {_text(self.low)}"
+                f"is too small; it must be above {_text(self.low)}"
                 if self.low_open
                 else f"is below {_text(self.low)}, the smallest value"
             )

@@ -15,6 +15,10 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
+#: The first word of a problem whose subject is the field.
+PREDICATES = ("has", "holds", "is", "makes", "needs")
+
+
 class SpeechError(Exception):
     """Base of all errors of the client. ``code`` is the word the server uses, ``detail`` what it said after it.
 
@@ -32,13 +36,21 @@ class SpeechError(Exception):
 
 
 class InvalidArgument(SpeechError):
-    """The request holds a value out of its limits. ``field`` is the name of the input, or None when unknown."""
+    """The request holds a value out of its limits. ``field`` is the name of the input, or None when unknown.
+
+    ``problem`` says something of the field (``is empty``: see PREDICATES) or is a whole clause (``-1 is below 0``).
+    """
 
     code = "INVALID_ARG"
 
     def __init__(self, problem: str, *, field: str | None = None) -> None:
-        subject = f"The value of {field} is not valid" if field else "The request is not valid"
-        super().__init__(f"{subject}: {problem}", detail=problem)
+        if field is None:
+            message = f"The request is not valid: {problem}"
+        elif problem.partition(" ")[0] in PREDICATES:
+            message = f"{field} {problem}"
+        else:
+            message = f"The value of {field} is not valid: {problem}"
+        super().__init__(message, detail=problem)
         self.field = field
 
 
@@ -117,11 +129,14 @@ def from_message(message: str) -> SpeechError:
     if code == "INVALID_ARG":
         triton = _TRITON_INPUT.match(rest)
         if triton:
+            if triton["unknown"]:
+                return InvalidArgument(f"is not an input of the model: {rest}", field=triton["unknown"])
             return InvalidArgument(rest, field=next((name for name in triton.groups() if name), None))
         named = _FIELD.match(rest)
         return InvalidArgument(named.group(2), field=named.group(1)) if named else InvalidArgument(rest)
     if code == "UNAVAILABLE":
-        return Unavailable(f"The server cannot take this request now: {sentence(rest)} Try again later", detail=rest)
+        advice = "" if rest.endswith("try again later") else " Try again later"
+        return Unavailable(f"The server cannot take this request now: {sentence(rest)}{advice}", detail=rest)
     if code == "CANCELLED":
         return Cancelled(f"The server cancelled the request: {rest or 'it gave no reason'}", detail=rest)
     return ServerError(f"The server failed: {sentence(rest)} Its log says more", detail=rest)

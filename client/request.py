@@ -79,7 +79,7 @@ def make_request(text: str | bytes | SpeechRequest, params: Mapping[str, Any]) -
     known = {f.name for f in dataclasses.fields(SpeechRequest)} - {"text"}
     for name in params:
         if name not in known:
-            raise InvalidArgument(f"it is not a parameter; use one of {', '.join(sorted(known))}", field=name)
+            raise InvalidArgument(f"is not a field of a request; use one of {', '.join(sorted(known))}", field=name)
     if isinstance(text, SpeechRequest):
         return dataclasses.replace(text, **params)
     return SpeechRequest(text, **params)

@@ -95,7 +95,7 @@ class VocoderStage:
         def one(name: str) -> Any:
             tensor = request.tensor(name)
             if tensor is None:
-                raise Internal(f"{name}: is missing; the inputs of tts_vocoder are the outputs of tts_decoder")
+                raise Internal(f"{name} is missing; the inputs of tts_vocoder are the outputs of tts_decoder")
             return tensor if name == "codes" else tensor.reshape(-1)[0]
 
         job = _Job(

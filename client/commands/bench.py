@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(args)
     texts = everyday() if args.texts is None else read_texts(args.texts)
     if args.records and args.json is None:
-        raise InvalidArgument("there is no file for the records; give --json FILE", field="--records")
+        raise InvalidArgument("needs a file for the records; give --json FILE", field="--records")
     if args.json is not None:
         check_writable(args.json, "--json")
     if args.serve_arg and args.url is not None:
-        raise InvalidArgument("the server at --url is running already; leave --url out", field="--serve-arg")
+        raise InvalidArgument("is for a server that this command starts; leave --url out", field="--serve-arg")
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with contextlib.ExitStack() as stack:
         url, metrics = args.url, args.metrics_url
@@ -134,9 +134,11 @@ def _write(args: argparse.Namespace, session: Session, date: str) -> None:
 def _plan(args: argparse.Namespace) -> Plan:
     closed = args.rate is None
     if closed and args.requests is not None and args.duration is not None:
-        raise InvalidArgument("a closed loop ends after --requests or after --duration; give one", field="--duration")
+        raise InvalidArgument(
+            "is one way to end a closed loop, --requests is the other; give one of them", field="--duration"
+        )
     if closed and args.max_outstanding is not None:
-        raise InvalidArgument("it is for an open loop; give --rate", field="--max-outstanding")
+        raise InvalidArgument("is for an open loop; give --rate", field="--max-outstanding")
     duration = args.duration
     if duration is None and args.requests is None:
         duration = DURATION_S

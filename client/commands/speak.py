@@ -52,7 +52,7 @@ class Sink(Protocol):
 def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.play:
         raise InvalidArgument(
-            "it is absent, so there is nowhere to put the audio; give -o FILE, -o - or --play", field="--output"
+            "is missing, so there is nowhere to put the audio; give -o FILE, -o - or --play", field="--output"
         )
     if args.output not in (None, "-"):
         check_writable(Path(args.output), "--output")

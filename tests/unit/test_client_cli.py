@@ -51,11 +51,14 @@ def test_wrong_usage_exits_2(arguments: list[str], said: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "nowhere to put the audio"),
-        (["-o", "."], "is a folder"),
-        (["-o", "no/such/folder/a.wav"], "does not exist"),
-        (["-o", "-", "--seed", str(2**63)], "9223372036854775808 is above"),
-        (["-o", "-", "--url", "grpc://localhost:8001"], "has a scheme"),
+        ([], "--output is missing, so there is nowhere to put the audio; give -o FILE, -o - or --play."),
+        (["-o", "."], "The value of --output is not valid: . is a folder; give the name of a file."),
+        (
+            ["-o", "no/such/folder/a.wav"],
+            "The value of --output is not valid: the folder no/such/folder does not exist;",
+        ),
+        (["-o", "-", "--seed", str(2**63)], "The value of seed is not valid: 9223372036854775808 is above"),
+        (["-o", "-", "--url", "grpc://localhost:8001"], "The value of url is not valid: 'grpc://localhost:8001' has a"),
     ],
 )
 def test_values_that_need_no_server_exit_2(

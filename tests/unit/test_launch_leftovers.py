@@ -90,7 +90,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def killed(temporary: Path, prefix: str) -> tuple[Path, int]:
-    """The folder of a process that ended by SIGKILL, and the id of a child of it that lives on with the folder's lock."""
+    """The folder of a process that ended by SIGKILL, and the id of a child that lives on with the folder's lock."""
     code = (
         "import os, signal, subprocess, tempfile; from backends.launch.run_folder import run_folder; "
         f"tempfile.tempdir = {str(temporary)!r}; manager = run_folder({prefix!r}); folder = manager.__enter__(); "

@@ -78,7 +78,7 @@ BAD = [
     ({"temperature": scalar(-1, np.float32)}, "temperature: -1 is below 0"),
     ({"temperature": scalar(float("nan"), np.float32)}, "temperature: nan is not a finite number"),
     ({"temperature": scalar(1e9, np.float32)}, "temperature: 1000000000 is above 10, the largest value"),
-    ({"top_p": scalar(0.0, np.float32)}, "top_p: 0 must be above 0"),
+    ({"top_p": scalar(0.0, np.float32)}, "top_p: 0 is too small; it must be above 0"),
     ({"top_p": scalar(1.1, np.float32)}, "top_p: 1.1 is above 1, the largest value"),
     ({"top_k": scalar(-1, np.int32)}, "top_k: -1 is below 0"),
     ({"max_frames": scalar(0, np.int32)}, "max_frames: 0 is below 1"),
