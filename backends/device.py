@@ -38,6 +38,16 @@ def default_threads() -> int:
     return max(1, cores // 2)
 
 
+def give_way(steps: int) -> None:
+    """Lower the priority of the calling thread, and of threads that it starts, by ``steps`` (0 to 19, see nice(2)).
+
+    For threads that compute without a pause on a CPU. What answers requests (Triton's threads, our own that queue and
+    send) runs for a fraction of a millisecond and should not wait for a core: a refusal passes four processes.
+    """
+    if steps:  # on Linux this is the thread's own, and 0 is the calling one
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + steps))
+
+
 def use_threads(count: int) -> None:
     """Compute with ``count`` CPU threads (0: the default) in the calling thread; every computing thread calls it."""
     torch.set_num_threads(count or default_threads())

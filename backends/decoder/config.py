@@ -25,6 +25,7 @@ class EngineConfig:
     cuda_graph: bool = True
     cuda_graph_min_free_gib: float = 2.0
     num_threads: int = 0
+    nice: int = 0  # on a CPU: by how much the engine's thread gives way to those that queue and send
     force_frames: int = 0  # benchmarks: every request makes exactly so many frames
     check_integrity: bool = False
 

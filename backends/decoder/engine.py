@@ -16,8 +16,8 @@ from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.request import DecodeRequest, FinishReason, Phase, rows_to_prefill
 from backends.decoder.runner import Flight, Runner, RunnerConfig
 from backends.decoder.scheduler import Scheduler
-from backends.device import use_threads
-from backends.errors import Internal, VoxstageError
+from backends.device import give_way, use_threads
+from backends.errors import Internal, Unavailable, VoxstageError
 from backends.models.protocol import DecoderModel
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,14 @@ class DecoderEngine:
         """Row counts of a decode step, ascending."""
         return self._runner.buckets
 
+    def check_room(self) -> None:
+        """Raise Unavailable when the engine is full. Without the lock, so it may be a step late: ``submit`` decides."""
+        try:
+            self._scheduler.check_room()
+        except Unavailable:
+            self.metrics.shed.inc()
+            raise
+
     def submit(self, request: DecodeRequest) -> None:
         """Queue a request. Raises Unavailable when the engine is full, Internal when it is closing or broken."""
         request.slot_token = self.model.rows.assistant_slot_id
@@ -109,6 +117,8 @@ class DecoderEngine:
     def _run(self) -> None:
         """The thread. Whatever ends it, no stream is left to wait for ever and no request is taken afterwards."""
         use_threads(self.config.num_threads)
+        if self.model.device.type == "cpu":
+            give_way(self.config.nice)
         try:
             with torch.inference_mode():
                 self._capture()

@@ -33,14 +33,18 @@ class Scheduler:
         """Slots that a request holds."""
         return self.max_running - len(self._free)
 
-    def add(self, request: DecodeRequest) -> None:
-        """Queue a request. Raises Unavailable when ``max_running`` and ``max_waiting`` are both reached."""
+    def check_room(self) -> None:
+        """Raise Unavailable when ``max_running`` and ``max_waiting`` are both reached."""
         # Those for whom a slot is free already do not count as waiting: they are admitted before the next step.
         if len(self._by_stream) >= self.max_running + self.max_waiting:
             raise Unavailable(
                 f"{len(self._by_stream)} requests are in the decoder: max_running {self.max_running} and "
                 f"max_waiting {self.max_waiting} are both reached; try again later"
             )
+
+    def add(self, request: DecodeRequest) -> None:
+        """Queue a request. Raises Unavailable when there is no room."""
+        self.check_room()
         self._by_stream[request.stream_id] = request
         self._arrivals += 1
         request.order = self._arrivals

@@ -103,6 +103,7 @@ class DecoderStage:
                 force_frames=settings.force_frames,
                 check_integrity=settings.check_integrity,
                 num_threads=settings.num_threads,
+                nice=settings.nice,
             ),
             self.metrics,
         )
@@ -123,6 +124,7 @@ class DecoderStage:
             self.engine.cancel(int(cancel))
             request.finish()
             return
+        self.engine.check_room()  # a refusal costs nothing: no rows are read, no lock is waited for
         # Random, so that nobody can cancel a stream that is not theirs by counting.
         stream_id = secrets.randbits(63)
         decode = self.read(request, stream_id)

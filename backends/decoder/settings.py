@@ -18,6 +18,7 @@ class DecoderSettings:
     load_format: str = parameter("safetensors", choices=("safetensors", "dummy"))
     stream_weights: bool = parameter(True)
     num_threads: int = parameter(0, minimum=0)
+    nice: int = parameter(5, minimum=0, maximum=19)
     max_running: int = parameter(16, minimum=1, maximum=1024)
     max_waiting: int = parameter(256, minimum=0)
     max_positions: int = parameter(1024, minimum=64)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.device import resolve_device, use_threads
+from backends.device import give_way, resolve_device, use_threads
 from backends.errors import Internal, Unavailable, VoxstageError
 from backends.fields import read_format, scalar
 from backends.models.codec import load_codec
@@ -81,7 +81,8 @@ class VocoderStage:
         self._wake, self._closing = threading.Condition(), False
         self._hangups = Outbox("vocoder-hangups")
         context.log.info("%s: %s on %s, %d streams a step", context.name, folder, device, step_streams)
-        if device.type == "cpu":
+        self._on_cpu = device.type == "cpu"
+        if self._on_cpu:
             # Chunked equals whole by what this machine's libraries do, so look (backends/models/causal_transformer.py).
             difference = self.vocoder.measure_exactness(chunks=(1, 4, 25), frames=50)
             if difference:
@@ -123,6 +124,8 @@ class VocoderStage:
 
     def _loop(self) -> None:
         use_threads(self.settings.num_threads)
+        if self._on_cpu:
+            give_way(self.settings.nice)
         while self._take():
             step = self._steps.next_step()
             try:

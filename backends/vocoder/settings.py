@@ -14,6 +14,7 @@ class VocoderSettings:
     checkpoint: str = parameter("checkpoints/voice")
     device: str = parameter("auto", form=DEVICE)
     num_threads: int = parameter(0, minimum=0)
+    nice: int = parameter(5, minimum=0, maximum=19)
     step_streams: int = parameter(0, minimum=0)
     slots: int = parameter(64, minimum=1)
     max_step_frames: int = parameter(50, minimum=1)

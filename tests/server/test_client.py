@@ -239,7 +239,7 @@ def test_speak_refused_by_the_server_exits_2(url: str, tmp_path: Path) -> None:
     arguments = ("speak", "...", "-o", str(tmp_path / "a.wav"))
     done = subprocess.run(command(url, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.startswith("The value of text is not valid")
+    assert done.stderr.startswith("The value of text is not valid: '...' holds no letter")
     assert not (tmp_path / "a.wav").exists()
 
 
