@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from backends import kernels
 from backends.kernels.linear import Plan, skinny_linear
 from benchmarks.kernels import copy_bandwidth, graph_us
+from benchmarks.sitting import sitting
 from benchmarks.skinny_plans import MATRICES, Compiler, Matrix, draw, product, short, space, variants, wider
 
 RING_BYTES, FINALISTS = 512 << 20, 4
@@ -164,7 +165,7 @@ def main() -> None:
         for matrix in matrices:
             bench.load(matrix)
             bench.report(best[matrix])
-            save(options.json, bandwidth, bench.lines)
+            save(options, bandwidth, bench.lines)
     table(bench.lines)
     print("\nfor PLANS in backends/kernels/linear.py:")
     for matrix in matrices:
@@ -172,10 +173,10 @@ def main() -> None:
     print(f"{time.monotonic() - began:.0f} s; median share {statistics.median(i['share'] for i in bench.lines):.2f}")
 
 
-def save(path: Path | None, bandwidth: float, lines: list[dict[str, Any]]) -> None:
-    if path is not None:
-        report = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy_bytes_per_us": bandwidth}
-        path.write_text(json.dumps({**report, "lines": lines}, indent=1) + "\n", encoding="utf-8")
+def save(options: argparse.Namespace, bandwidth: float, lines: list[dict[str, Any]]) -> None:
+    if options.json is not None:
+        report = {**sitting(options), "copy_bytes_per_us": bandwidth}
+        options.json.write_text(json.dumps({**report, "lines": lines}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

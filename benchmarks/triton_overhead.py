@@ -33,6 +33,7 @@ from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.models.moss_tts_local import MossTTSLocal
 from benchmarks.sink import Sink
+from benchmarks.sitting import sitting
 
 ROOT = Path(__file__).resolve().parents[1]
 Ask = Callable[[np.ndarray, int], float]  # prompt rows and frames to make -> seconds to the first chunk
@@ -152,7 +153,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--frames", type=int, default=100)
     parser.add_argument("--prompt", type=int, default=100)
-    parser.add_argument("--requests", type=int, default=2, help="counted requests of each stream")
+    parser.add_argument("--requests", type=int, default=12, help="counted requests of each stream")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     gpu = options.device.startswith("cuda")
@@ -160,6 +161,7 @@ def main() -> None:
     options.checkpoint = "benchmarks/configs/moss_tts_local_v1.5" if gpu else "checkpoints/voice"
     options.load_format, options.prefill_rows = ("dummy", 128) if gpu else ("safetensors", 32)
     options.positions = -(-(options.prompt + options.frames + 32) // 64) * 64
+    about = sitting(options)
     load = MossTTSLocal.dummy if gpu else MossTTSLocal.load
     dtype = torch.bfloat16 if gpu else torch.float32
     model = load(ROOT / options.checkpoint / "tts", torch.device(options.device), dtype)
@@ -198,7 +200,7 @@ def main() -> None:
         )
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        options.json.write_text(json.dumps({**about, **results}, indent=1) + "\n")
     os._exit(0)  # gRPC's threads may linger
 
 
