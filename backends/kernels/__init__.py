@@ -15,16 +15,22 @@ from backends.kernels.norm import add_layer_norm, add_rms_norm, layer_norm
 from backends.kernels.rope import qk_norm_rope_store
 from backends.kernels.row_key import row_keys_kernel
 from backends.kernels.sampling import Draws, sample_embed, sample_ids
+from backends.kernels.step import SlotState, StepInput, begin_step, embed_rows, finish_step
 
 __all__ = [
     "AttentionWorkspace",
     "Draws",
     "LinearWorkspace",
     "Plan",
+    "SlotState",
+    "StepInput",
     "add_layer_norm",
     "add_rms_norm",
     "attention_workspace",
+    "begin_step",
     "bias_activation",
+    "embed_rows",
+    "finish_step",
     "frame_attention",
     "gate_up_silu",
     "layer_norm",
