@@ -8,7 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backends.kernels import AttentionWorkspace, attention_workspace, paged_decode_attention, qk_norm_rope_store
+from backends.kernels import (
+    AttentionWorkspace,
+    attention_workspace,
+    paged_decode_attention,
+    qk_norm_rope_store,
+    split_keys_for,
+)
 from backends.models.protocol import Attention, Heads, KVSpec
 
 
@@ -120,7 +126,13 @@ class PagedCache:
         """One for all layers and steps, made at the first call and never moved."""
         if self._shared is None:
             self._shared = attention_workspace(
-                self.scratch_slot + 1, heads.count, heads.dim, self.table_pages, self.page_rows, self.keys.device
+                self.scratch_slot + 1,
+                heads.count,
+                heads.dim,
+                self.table_pages,
+                self.page_rows,
+                self.keys.device,
+                split_keys_for(self.keys.dtype),
             )
         return self._shared
 

@@ -8,7 +8,7 @@ graph and may share a batch with anyone. A kernel is compiled at its first call 
 """
 
 from backends.kernels.activation import bias_activation, silu_mul
-from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention
+from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention, split_keys_for
 from backends.kernels.frame import frame_attention
 from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, linear_workspace, plan_for, skinny_linear
 from backends.kernels.norm import add_layer_norm, add_rms_norm, layer_norm
@@ -43,4 +43,5 @@ __all__ = [
     "sample_ids",
     "silu_mul",
     "skinny_linear",
+    "split_keys_for",
 ]

@@ -70,8 +70,12 @@ def test_a_chain_in_a_graph_equals_eager(early: bool) -> None:
     from backends.kernels.gpu.early import allow_early_launch
 
     device, bf16 = torch.device("cuda"), torch.bfloat16
-    up, down = torch.randn(4096, 1024, device=device, dtype=bf16), torch.randn(1024, 2048, device=device, dtype=bf16)
-    x, norm = torch.randn(16, 1024, device=device, dtype=bf16), torch.ones(1024, device=device, dtype=bf16)
+    random = torch.Generator(device).manual_seed(0)
+    up, down, x = (
+        torch.randn(*shape, generator=random, device=device).to(bf16)
+        for shape in ((4096, 1024), (1024, 2048), (16, 1024))
+    )
+    norm = torch.ones(1024, device=device, dtype=bf16)
     partial = torch.empty(3 * 16 * 4096, device=device)
     space = linear.LinearWorkspace(partial, torch.zeros(256, dtype=torch.int32, device=device))
 

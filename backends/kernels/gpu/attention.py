@@ -14,6 +14,7 @@ from backends.kernels.gpu.early import early_launch, fetch
 # Parts that one step of the combination adds; a constant, like the cut itself.
 _CHUNK = 8
 _PROGRAMS = 528  # four for each of the 132 multiprocessors of an H200
+_FEW = 64
 
 
 @triton.jit
@@ -90,12 +91,13 @@ def _split_kernel(
     PAGE: tl.constexpr,
     SPLIT: tl.constexpr,
     FUSED: tl.constexpr,
+    AHEAD: tl.constexpr,
     CHUNK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     kv = tl.program_id(0)
     row = tl.program_id(1)
-    if EARLY:
+    if EARLY and AHEAD:
         # Keys and values of earlier positions: what the step so far has written is this position's alone.
         position = tl.program_id(2) * SPLIT + tl.arange(0, SPLIT)
         seen = (position < tl.load(lengths + row, cache_modifier=".cg")) & (position < table_row * PAGE)
@@ -108,6 +110,7 @@ def _split_kernel(
         wanted = seen[:, None] & (part >= 0)[None, :]
         fetch(keys + line[:, None] * key_line + kv * key_head + part[None, :], wanted)
         fetch(values + line[:, None] * value_line + kv * value_head + part[None, :], wanted)
+    if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     length = tl.load(lengths + row)
@@ -242,6 +245,8 @@ def paged_decode_attention(
         GP=1 if group == 1 else max(16, triton.next_power_of_2(group)),
         PAGE=page_size,
         FUSED=workspace.fused,
+        # Measured on an H200: fetching ahead gains where a few programs wait for memory, and costs where many share it.
+        AHEAD=kv_heads * batch <= _FEW,
         # A thread holds its share of keys and values as loaded, and as float32 too where no tensor core reads them.
         num_warps=4 if split * dim * (4 if group == 1 else q.element_size()) <= 1 << 15 else 8,
         **shape,

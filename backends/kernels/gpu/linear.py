@@ -7,7 +7,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from backends.kernels.gpu.early import early_launch, fetch
+from backends.kernels.gpu.early import early_launch
 from backends.kernels.linear import TILE, LinearWorkspace, Plan
 
 
@@ -114,7 +114,6 @@ def _linear_kernel(
     ACTIVATION: tl.constexpr,
     FUSED: tl.constexpr,
     EARLY: tl.constexpr,
-    AHEAD: tl.constexpr,
     TMA: tl.constexpr,
 ):
     block = tl.program_id(0) // SPLIT
@@ -129,10 +128,6 @@ def _linear_kernel(
     end = steps * (part + 1) // SPLIT
     added = _bias(bias, n, N, HAS_BIAS)
     if EARLY:
-        # The kernel before may still run. Weights are nobody's result: bring the first ones as far as the L2 cache.
-        line = tl.minimum(begin * BLOCK_K + tl.arange(0, AHEAD) * 64, K - 1)
-        ahead = weight + column[:, None] * weight_row + line[None, :]
-        fetch(ahead, (column >= 0)[:, None] & (line >= 0)[None, :])
         gdc_wait()
     shape: tl.constexpr = (BLOCK_N, TILE) if SWAP else (TILE, BLOCK_N)
     acc0 = tl.zeros(shape, tl.float32)
@@ -163,8 +158,7 @@ def _linear_kernel(
         if TILES > 3:
             acc3 = _multiply(acc3, w, x, x_row, 3 * TILE, rows, k, inside, TILE, SWAP, EVEN_K)
     if EARLY:
-        # Not sooner: what the next kernel fetches would compete with the weights of this one, and be gone when it is
-        # wanted.
+        # TRIGGER
         gdc_launch_dependents()
     for tile in tl.static_range(TILES):
         acc = acc0 if tile == 0 else (acc1 if tile == 1 else (acc2 if tile == 2 else acc3))
@@ -284,7 +278,6 @@ def _launch(
         SWAP=plan.swap,
         EVEN_K=k % plan.block_k == 0,
         FUSED=fused,
-        AHEAD=triton.next_power_of_2(max(1, plan.block_k * (plan.stages - 1) // 64)),
         TMA=tma,
         num_warps=plan.warps,
         num_stages=plan.stages if rows <= plan.tile else plan.wide_stages,
