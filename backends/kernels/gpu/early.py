@@ -13,7 +13,8 @@ kernel of this package follows them:
    What steers such a fetch may be read there too, past the L1 cache and if every value leads to a valid address; it
    is read again after the wait.
 4. ``gdc_launch_dependents``, which allows the next kernel to be set up, stands behind the wait: sooner, kernels that
-   can do nothing yet would hold room, and what they fetch would be gone from the cache when it is wanted.
+   can do nothing yet would hold room, and what they fetch would be gone from the cache when it is wanted. In a
+   product it stands behind the loop over the weights.
 """
 
 from functools import cache
