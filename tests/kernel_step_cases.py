@@ -49,8 +49,8 @@ def check_embed_rows(module: ModuleType, device: str, dtype: torch.dtype, dim: i
     with poisoned_empty():
         got = module.embed_rows(rows.to(device), text.to(device), table.flatten(0, 1).to(device), size).cpu()
     codes = rows[:, 1:].clamp(max=size - 1)
-    summed = sum(table[at, codes[:, at]].double() for at in range(codebooks))
-    want = summed.to(dtype).double() + text[rows[:, 0]].double()  # type: ignore[union-attr]
+    summed = torch.stack([table[at, codes[:, at]].double() for at in range(codebooks)]).sum(dim=0)
+    want = summed.to(dtype).double() + text[rows[:, 0]].double()
     assert not got.isnan().any() and torch.equal(got[1], text[rows[1, 0]])
     # A sum in float32 may round to the next number of the dtype.
     assert ((got.double() - want).abs() <= 2 * torch.finfo(dtype).eps * (summed.abs() + want.abs() + 1)).all()

@@ -27,14 +27,6 @@ def _multiply(acc, w, x, x_row, first, rows, k, inside, TILE: tl.constexpr, SWAP
 
 
 @triton.jit
-def _bias(bias, n, N, HAS_BIAS: tl.constexpr):
-    if HAS_BIAS:
-        return tl.load(bias + n, mask=n < N, other=0.0)
-    else:
-        return 0.0
-
-
-@triton.jit
 def _finish(
     total,
     bias,
@@ -126,9 +118,9 @@ def _linear_kernel(
     steps = tl.cdiv(K, BLOCK_K)
     begin = steps * part // SPLIT
     end = steps * (part + 1) // SPLIT
-    added = _bias(bias, n, N, HAS_BIAS)
+    added = tl.load(bias + n, mask=n < N, other=0.0) if HAS_BIAS else 0.0
     if EARLY:
-        # The kernel before may still run. Weights are nobody's result: 128 numbers of each row go as far as the L2 cache.
+        # The kernel before may still run. Weights are nobody's result: 128 numbers of each row go to the L2 cache.
         # More of them, up to the depth of the pipeline, made a step 3 % slower (H200).
         line = tl.minimum(begin * BLOCK_K + tl.arange(0, 2) * 64, K - 1)
         fetch(weight + column[:, None] * weight_row + line[None, :], (column >= 0)[:, None] & (line >= 0)[None, :])
@@ -203,7 +195,7 @@ def _combine_kernel(
 ):
     block = tl.program_id(0)
     n = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    added = _bias(bias, n, N, HAS_BIAS)
+    added = tl.load(bias + n, mask=n < N, other=0.0) if HAS_BIAS else 0.0
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()

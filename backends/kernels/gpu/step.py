@@ -113,15 +113,14 @@ def begin_step(slot_ids: Tensor, state: SlotState, tables: Tensor, page_rows: in
     """See :func:`backends.kernels.step.begin_step`. One launch."""
     count, width, pages = len(slot_ids), state.rows.shape[1], tables.shape[1]
     _check(slot_ids, state.rows, state.positions, state.steps, tables)
-    long = {"dtype": torch.int64, "device": slot_ids.device}
-    short = {"dtype": torch.int32, "device": slot_ids.device}
+    device = slot_ids.device
     step = StepInput(
-        rows=torch.empty((count, width), **long),
-        positions=torch.empty(count, **long),
-        steps=torch.empty(count, **long),
-        tables=torch.empty((count, pages), **short),
-        lengths=torch.empty(count, **short),
-        lines=torch.empty(count, **long),
+        rows=torch.empty((count, width), dtype=torch.int64, device=device),
+        positions=torch.empty(count, dtype=torch.int64, device=device),
+        steps=torch.empty(count, dtype=torch.int64, device=device),
+        tables=torch.empty((count, pages), dtype=torch.int32, device=device),
+        lengths=torch.empty(count, dtype=torch.int32, device=device),
+        lines=torch.empty(count, dtype=torch.int64, device=device),
     )
     _begin_kernel[(count,)](
         slot_ids,
