@@ -12,6 +12,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from backends.kernels.gpu.early import allow_early_launch
 from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, skinny_linear
 
 DTYPE = torch.bfloat16
@@ -106,6 +107,7 @@ _LENT: list[LinearWorkspace] = []
 def compile_one(task: tuple[Matrix, int, Plan]) -> str | None:
     """Runs one candidate, so that its code lies in triton's cache. Returns what went wrong."""
     matrix, rows, plan = task
+    allow_early_launch(False)
     try:
         if not _LENT:
             _LENT.append(space())
@@ -165,6 +167,6 @@ def variants(matrix: Matrix, plan: Plan) -> list[tuple[Matrix, int, Plan]]:
     """Everything that the report of a chosen plan runs."""
     bare = replace(matrix, kind="plain")
     tasks = [(which, rows, plan) for which in (matrix, bare) for rows in (16, 64)]
-    others = [replace(plan, early=True)] + ([replace(plan, fused=False)] if plan.split > 1 else [])
-    tasks += [(matrix, rows, other) for other in others for rows in (16, 64)]
+    if plan.split > 1:
+        tasks += [(matrix, rows, replace(plan, fused=False)) for rows in (16, 64)]
     return [*tasks, (matrix, 64, replace(plan, tile=64))]

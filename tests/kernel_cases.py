@@ -109,7 +109,7 @@ class AttentionCase:
         return keys, values, table.to(self.device)
 
     def run(self, module: ModuleType, rows: list[int], seed: int = 0, **workspace: Any) -> Tensor:
-        from backends.kernels import attention_workspace
+        from backends.kernels import attention_workspace, split_keys_for
 
         keys, values, table = self.place(rows, seed)
         _, heads, dim = self.q.shape
@@ -121,7 +121,7 @@ class AttentionCase:
                 self.max_pages,
                 self.page,
                 torch.device(self.device),
-                **workspace,
+                **{"split_keys": split_keys_for(self.q.dtype)} | workspace,
             )
             out: Tensor = module.paged_decode_attention(
                 self.q[rows], keys, values, table, self.lengths[rows], self.scale, space

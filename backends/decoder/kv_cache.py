@@ -8,7 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backends.kernels import AttentionWorkspace, attention_workspace, paged_decode_attention, qk_norm_rope_store
+from backends.kernels import (
+    AttentionWorkspace,
+    attention_workspace,
+    paged_decode_attention,
+    qk_norm_rope_store,
+    split_keys_for,
+)
 from backends.models.protocol import Attention, Heads, KVSpec
 
 
@@ -40,12 +46,6 @@ class PagedCache:
                 entries = entries.pin_memory()  # from pageable memory the copy would wait for the device
             self.tables[slot, start : start + len(pages)].copy_(entries, non_blocking=True)
 
-    def lines(self, slot_ids: Tensor, positions: Tensor) -> Tensor:
-        """Where rows write: int64 [B] lines of the flattened pages, for slots and positions int64 [B]."""
-        tables = self.tables[slot_ids]
-        page = tables.gather(1, (positions // self.page_rows).unsqueeze(1)).squeeze(1).long()
-        return page * self.page_rows + positions % self.page_rows
-
     def prefill(self, pages: Sequence[int], start: int, lines: Tensor) -> Attention:
         """Attention of one piece of one prompt: causal, over the ``start`` rows in ``pages`` and over the piece itself.
 
@@ -76,14 +76,12 @@ class PagedCache:
 
         return attend
 
-    def decode(self, slot_ids: Tensor, positions: Tensor) -> Attention:
-        """Attention of one row a slot, on a GPU: slots and positions int64 [B] on the device, nothing from the host.
+    def decode(self, tables: Tensor, lengths: Tensor, lines: Tensor) -> Attention:
+        """Attention of one row a slot, on a GPU, for a :class:`backends.kernels.StepInput`; nothing from the host.
 
         Each row's sum is divided at fixed positions, so it does not depend on the batch
         (:mod:`backends.kernels.attention`).
         """
-        tables, lengths = self.tables[slot_ids], (positions + 1).to(torch.int32)
-        lines = self.lines(slot_ids, positions)
 
         def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
             keys, values = self.keys[layer], self.values[layer]
@@ -99,7 +97,7 @@ class PagedCache:
     def decode_rows(self, pages: Sequence[Sequence[int]], lengths: Sequence[int], lines: Tensor) -> Attention:
         """Attention of one row a slot, for the CPU. Row b sees the first ``lengths[b]`` positions of ``pages[b]``.
 
-        ``lines`` int64 [B] as from :meth:`lines`; it may be longer than ``lengths``: the rest is padding and gets
+        ``lines`` int64 [B]: where the rows are stored; it may be longer than ``lengths``: the rest is padding and gets
         zeros. Every row attends by itself over its exact length: its result cannot depend on its neighbours.
         """
         tables = [
@@ -128,7 +126,13 @@ class PagedCache:
         """One for all layers and steps, made at the first call and never moved."""
         if self._shared is None:
             self._shared = attention_workspace(
-                self.scratch_slot + 1, heads.count, heads.dim, self.table_pages, self.page_rows, self.keys.device
+                self.scratch_slot + 1,
+                heads.count,
+                heads.dim,
+                self.table_pages,
+                self.page_rows,
+                self.keys.device,
+                split_keys_for(self.keys.dtype),
             )
         return self._shared
 

@@ -14,6 +14,7 @@ from backends.decoder.kv_cache import PagedCache
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import Sampler
+from backends.kernels import SlotState, StepInput, begin_step, finish_step
 from backends.models.protocol import Attention, DecoderModel
 from backends.rows import pack_row_keys, row_key
 
@@ -69,17 +70,16 @@ class Runner:
         self.cache = PagedCache(model.kv, config.pages, config.page_rows, slots, config.positions, device)
         self.buckets = decode_buckets(model, slots, config.deterministic)
         self.sampler = Sampler(slots + 1, spec.width, max(spec.codebook_size, 2), device)
-        self._rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)
-        self._rows[:, 0] = 0
-        self._positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        self._steps = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)
+        rows[:, 0] = 0
+        zeros = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self._state = SlotState(rows, zeros, zeros.clone())
         width = spec.codebooks + 3
         self._buffers = [torch.zeros(self.buckets[-1], width, dtype=torch.int64) for _ in range(2)]
         if device.type == "cuda":
             self._buffers = [buffer.pin_memory() for buffer in self._buffers]
         self._turn = 0
         self._graphs: StepGraphs | None = None
-        self._slot_token = torch.tensor([spec.assistant_slot_id], device=device)
 
     def prefill(self, request: DecodeRequest) -> int:
         """Read the next piece of a prompt; returns how many rows were read.
@@ -149,8 +149,9 @@ class Runner:
         if self.model.device.type == "cpu":
             slot_ids = torch.tensor(slots)
             pages, lengths = [request.pages for request in requests], [request.stored for request in requests]
-            attend = self.cache.decode_rows(pages, lengths, self.cache.lines(slot_ids, self._positions[slot_ids]))
-            output = self._run(slot_ids, torch.tensor(sampled) if sampled else False, attend)
+            step = begin_step(slot_ids, self._state, self.cache.tables, self.config.page_rows)
+            attend = self.cache.decode_rows(pages, lengths, step.lines)
+            output = self._run(slot_ids, step, torch.tensor(sampled) if sampled else False, attend)
             return Flight(list(requests), keep, output, None)
         host_ids = torch.tensor(slots).pin_memory()
         result = self._graphs.replay(host_ids, bool(sampled)) if self._graphs else None
@@ -184,10 +185,10 @@ class Runner:
     def _feed(self, request: DecodeRequest) -> None:
         """Put a known row onto the device: the first of a request, and every row that is replayed."""
         row = request.row(request.stored)
-        self._rows[request.slot] = self._upload(row)
+        self._state.rows[request.slot] = self._upload(row)
         # fill_, because `tensor[i] = number` waits for the device (torch 2.11).
-        self._positions[request.slot].fill_(request.stored)
-        self._steps[request.slot].fill_(request.launched_frames)
+        self._state.positions[request.slot].fill_(request.stored)
+        self._state.steps[request.slot].fill_(request.launched_frames)
 
     def _upload(self, tensor: Tensor) -> Tensor:
         """Onto the device without waiting for it: a copy from pageable memory would."""
@@ -197,18 +198,13 @@ class Runner:
 
     def _step(self, slot_ids: Tensor, sampled: bool) -> Tensor:
         """One step of a GPU: everything it needs is found through ``slot_ids``, so a graph can be made of it."""
-        positions = self._positions[slot_ids]
-        return self._run(slot_ids, sampled, self.cache.decode(slot_ids, positions))
+        step = begin_step(slot_ids, self._state, self.cache.tables, self.config.page_rows)
+        return self._run(slot_ids, step, sampled, self.cache.decode(step.tables, step.lengths, step.lines))
 
-    def _run(self, slot_ids: Tensor, sampled: Tensor | bool, attend: Attention) -> Tensor:
+    def _run(self, slot_ids: Tensor, step: StepInput, sampled: Tensor | bool, attend: Attention) -> Tensor:
         """The whole step on the device: embed, backbone, frame, sample, next row, its key. Int64 [B, codebooks + 3]."""
-        positions, steps = self._positions[slot_ids], self._steps[slot_ids]
-        self.sampler.begin(slot_ids, steps, sampled)
-        hidden = self.model.backbone(self.model.embed(self._rows[slot_ids]), positions, attend)
+        self.sampler.begin(slot_ids, step.steps, sampled)
+        hidden = self.model.backbone(self.model.embed(step.rows), step.positions, attend)
         codes, stop = self.model.frame(hidden, self.sampler)
-        rows = torch.cat([self._slot_token.expand(len(codes), 1), codes], dim=1)
-        self._rows.index_copy_(0, slot_ids, rows)
-        self._positions.index_copy_(0, slot_ids, positions + 1)
-        self._steps.index_copy_(0, slot_ids, steps + 1)
-        self._positions[self.cache.scratch_slot :].zero_()  # padding rows go nowhere
+        rows = finish_step(slot_ids, step, codes, self.model.rows.assistant_slot_id, self._state)
         return torch.cat([codes, stop.unsqueeze(1), row_key(rows)], dim=1)

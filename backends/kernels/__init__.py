@@ -8,23 +8,29 @@ graph and may share a batch with anyone. A kernel is compiled at its first call 
 """
 
 from backends.kernels.activation import bias_activation, silu_mul
-from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention
+from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention, split_keys_for
 from backends.kernels.frame import frame_attention
 from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, linear_workspace, plan_for, skinny_linear
 from backends.kernels.norm import add_layer_norm, add_rms_norm, layer_norm
 from backends.kernels.rope import qk_norm_rope_store
 from backends.kernels.row_key import row_keys_kernel
 from backends.kernels.sampling import Draws, sample_embed, sample_ids
+from backends.kernels.step import SlotState, StepInput, begin_step, embed_rows, finish_step
 
 __all__ = [
     "AttentionWorkspace",
     "Draws",
     "LinearWorkspace",
     "Plan",
+    "SlotState",
+    "StepInput",
     "add_layer_norm",
     "add_rms_norm",
     "attention_workspace",
+    "begin_step",
     "bias_activation",
+    "embed_rows",
+    "finish_step",
     "frame_attention",
     "gate_up_silu",
     "layer_norm",
@@ -37,4 +43,5 @@ __all__ = [
     "sample_ids",
     "silu_mul",
     "skinny_linear",
+    "split_keys_for",
 ]

@@ -10,8 +10,13 @@ from torch import Tensor
 
 HEAD_DIMS = (64, 128)
 PAGE_SIZES = (16, 32, 64)
-# Keys that one program reads. A constant, so that where a row is cut depends on positions and on nothing else.
+# Keys that one program reads, in 16 bits. Constant, so that where a row is cut depends on positions alone.
 SPLIT_KEYS = 256
+
+
+def split_keys_for(dtype: torch.dtype) -> int:
+    """The cut for keys of ``dtype``: what a program reads at once must fit the shared memory of a multiprocessor."""
+    return SPLIT_KEYS if dtype.itemsize <= 2 else SPLIT_KEYS // 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ class Plan:
     weights the first factor of the product (wgmma, needs a ``block_n`` of 64), else the second (mma). ``stages`` is the
     depth of the pipeline, ``wide_stages`` the same for more than 16 rows. ``fused``: the last of the ``split`` programs
     to arrive adds the parts, if the caller lends a workspace; else a second kernel does. ``tile``: rows of one product,
-    for experiments; anything but 16 gives up that the bits are the same by construction. ``early``: start while the
-    kernel before still runs (programmatic dependent launch), fetch the first weights meanwhile and then wait for it.
+    for experiments; anything but 16 gives up that the bits are the same by construction.
     ``tma``: weights through the tensor memory accelerator (not for gate_up_silu, which reads its rows in turns).
     """
 
@@ -44,7 +43,6 @@ class Plan:
     wide_stages: int = 3
     fused: bool = True
     tile: int = TILE
-    early: bool = False
     tma: bool = False
 
 

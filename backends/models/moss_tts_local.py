@@ -23,7 +23,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
-from backends.kernels import add_rms_norm
+from backends.kernels import add_rms_norm, embed_rows
 from backends.models.frame_transformer import FrameTransformer
 from backends.models.linear import linear_silu_mul, pack_linears, stream_linears
 from backends.models.protocol import Attention, CodeSampler, Heads, KVSpec
@@ -117,7 +117,6 @@ class MossTTSLocal(nn.Module):
         zero = embed_tokens.new_zeros(1, embed_tokens.shape[1])
         self.text_table = embed_tokens
         self.code_table = torch.cat([torch.cat([table, zero]) for table in tables])
-        self.code_offsets = torch.arange(codebooks, device=self.device) * (size + 1)
         self.cos, self.sin = _rope_tables(qwen3, head_dim, self.max_positions, self.device, dtype)
         pack_linears(self)
         if stream_weights:
@@ -156,9 +155,7 @@ class MossTTSLocal(nn.Module):
 
     def embed(self, rows: Tensor) -> Tensor:
         """Rows int64 [N, 1 + codebooks] -> the sum of their embeddings [N, hidden]; the pad code adds nothing."""
-        # Ids above the codebook mean pad: min() keeps the gather inside its table whatever a prompt holds.
-        codes = rows[:, 1:].clamp(max=self.rows.codebook_size) + self.code_offsets
-        return F.embedding(rows[:, 0], self.text_table) + F.embedding(codes, self.code_table).sum(dim=1)
+        return embed_rows(rows, self.text_table, self.code_table, self.rows.codebook_size + 1)
 
     def backbone(self, x: Tensor, positions: Tensor, attend: Attention) -> Tensor:
         """``x`` [N, hidden], ``positions`` int64 [N] -> normed hidden states [N, hidden]."""

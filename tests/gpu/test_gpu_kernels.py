@@ -10,8 +10,11 @@ from torch import Tensor
 
 from backends import kernels
 from backends.kernels import activation, attention, frame, norm, rope, row_key, sampling
+from backends.kernels import step as step_kernels
 from tests import kernel_cases as cases
 from tests import kernel_id_cases as id_cases
+from tests.gpu.graph_replay import check_graph
+from tests.kernel_step_cases import check_embed_rows, check_step
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
@@ -117,6 +120,17 @@ def test_row_keys() -> None:
     id_cases.check_row_keys(row_key, "cuda")
 
 
+@pytest.mark.parametrize("pages", [1, 40, 1000])
+def test_step(pages: int) -> None:
+    check_step(step_kernels, "cuda", pages, 16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [384, 2560])
+def test_embed_rows(dtype: torch.dtype, dim: int) -> None:
+    check_embed_rows(step_kernels, "cuda", dtype, dim)
+
+
 def _step(x: Tensor, lengths: Tensor) -> Callable[[], list[Tensor]]:
     """A call of every kernel over buffers that stay in place, as a decode step would make it."""
     batch, bf16, cuda = len(x), torch.bfloat16, torch.device("cuda")
@@ -156,22 +170,9 @@ def _step(x: Tensor, lengths: Tensor) -> Callable[[], list[Tensor]]:
 def test_graph_replay_equals_eager_and_nothing_waits_for_the_host() -> None:
     x = torch.randn(8, 256, device="cuda", dtype=torch.bfloat16)
     lengths = torch.tensor([1, 3, 16, 17, 40, 64, 5, 33], dtype=torch.int32, device="cuda")
-    step = _step(x, lengths)
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        captured = step()
-    for seed in range(5):
-        x.copy_(torch.randn(8, 256, generator=torch.Generator().manual_seed(seed)))
-        lengths.copy_(torch.randint(1, 65, (8,), generator=torch.Generator().manual_seed(seed)))
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            eager = step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(a, b) for a, b in zip(captured, eager, strict=True))
+
+    def refill(random: torch.Generator) -> None:
+        x.copy_(torch.randn(8, 256, generator=random))
+        lengths.copy_(torch.randint(1, 65, (8,), generator=random))
+
+    check_graph(_step(x, lengths), refill)

@@ -4,12 +4,18 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from backends.kernels.gpu.early import early_launch
 
 _BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < INNER
@@ -20,8 +26,19 @@ def _silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def _bias_activation_kernel(
-    x, bias, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr, KIND: tl.constexpr
+    x,
+    bias,
+    out,
+    row_stride,
+    INNER: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    KIND: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < INNER
@@ -47,7 +64,9 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     out = torch.empty((count, inner), dtype=gate_up.dtype, device=gate_up.device)
     if count:
         grid = (count, triton.cdiv(inner, _BLOCK))
-        _silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), INNER=inner, BLOCK=_BLOCK, num_warps=4)
+        _silu_mul_kernel[grid](
+            gate_up, out, gate_up.stride(0), INNER=inner, BLOCK=_BLOCK, num_warps=4, **early_launch(gate_up)
+        )
     return out
 
 
@@ -67,6 +86,7 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
             HAS_BIAS=bias is not None,
             KIND=activation,
             num_warps=4,
+            **early_launch(x),
         )
     return out
 

@@ -4,6 +4,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from backends.kernels.gpu.early import early_launch
 
 
 # A position is one of a few small integers: one kernel for all of them, not one for 1 and one for multiples of 16.
@@ -24,12 +27,19 @@ def _frame_kernel(
     DP: tl.constexpr,
     KEYS: tl.constexpr,
     ROPE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     d = tl.arange(0, DP)
     inside = d < D
     dtype = qkv.dtype.element_ty
+    if ROPE:
+        c = tl.load(cos + position * (D // 2) + d // 2, mask=inside, other=0.0).to(tl.float32)
+        s = tl.load(sin + position * (D // 2) + d // 2, mask=inside, other=0.0).to(tl.float32)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     base = qkv + row * qkv_row + head * D
     q = tl.load(base + d, mask=inside, other=0.0).to(tl.float32)
     k = tl.load(base + HEADS * D + d, mask=inside, other=0.0).to(tl.float32)
@@ -38,8 +48,6 @@ def _frame_kernel(
         partner = d ^ 1
         q_other = tl.load(base + partner, mask=inside, other=0.0).to(tl.float32)
         k_other = tl.load(base + HEADS * D + partner, mask=inside, other=0.0).to(tl.float32)
-        c = tl.load(cos + position * (D // 2) + d // 2, mask=inside, other=0.0).to(tl.float32)
-        s = tl.load(sin + position * (D // 2) + d // 2, mask=inside, other=0.0).to(tl.float32)
         s = tl.where(d % 2 == 0, -s, s)
         q = (q * c + q_other * s).to(dtype).to(tl.float32)
         k = (k * c + k_other * s).to(dtype).to(tl.float32)
@@ -92,5 +100,6 @@ def frame_attention(
         KEYS=keys,
         ROPE=cos is not None,
         num_warps=1 if padded * keys <= 2048 else 4,
+        **early_launch(qkv),
     )
     return out

@@ -4,18 +4,19 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from backends.kernels.gpu.early import early_launch
 
 
 @triton.jit
-def layer_norm_row(x, weight, bias, eps, D: tl.constexpr, columns):
-    """Layer norm of one row ``x`` float32 [BLOCK], zero past ``D``."""
+def layer_norm_row(x, w, b, eps, D: tl.constexpr, columns):
+    """Layer norm of one row ``x`` float32 [BLOCK], zero past ``D``, with weight ``w`` and bias ``b`` [BLOCK]."""
     inside = columns < D
     mean = tl.sum(x, 0) / D
     centred = tl.where(inside, x - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / D + eps)
-    w = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-    return centred * scale * w + b
+    return centred * scale * w.to(tl.float32) + b.to(tl.float32)
 
 
 @triton.jit
@@ -35,11 +36,17 @@ def _norm_kernel(
     RMS: tl.constexpr,
     HAS_X_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < D
     dtype = normed.dtype.element_ty
+    w = tl.load(weight + columns, mask=inside, other=0.0)
+    b = w if RMS else tl.load(bias + columns, mask=inside, other=0.0)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     value = tl.load(x + row * x_row + columns, mask=inside, other=0.0).to(tl.float32)
     # Each sum is rounded as a separate addition would round it, and the norm reads what the next layer will read.
     if HAS_X_BIAS:
@@ -51,10 +58,9 @@ def _norm_kernel(
     if HAS_X_BIAS or HAS_RESIDUAL:
         tl.store(total + row * D + columns, value.to(dtype), mask=inside)
     if RMS:
-        w = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-        result = value * tl.rsqrt(tl.sum(value * value, 0) / D + eps) * w
+        result = value * tl.rsqrt(tl.sum(value * value, 0) / D + eps) * w.to(tl.float32)
     else:
-        result = layer_norm_row(value, weight, bias, eps, D, columns)
+        result = layer_norm_row(value, w, b, eps, D, columns)
     tl.store(normed + row * D + columns, result.to(dtype), mask=inside)
 
 
@@ -104,5 +110,6 @@ def _norm(
         HAS_X_BIAS=x_bias is not None,
         HAS_RESIDUAL=residual is not None,
         num_warps=warps_for(block),
+        **early_launch(x),
     )
     return normed, total

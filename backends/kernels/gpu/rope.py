@@ -4,6 +4,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from backends.kernels.gpu.early import early_launch, fetch
 
 _HEADS = 8  # heads a program: 1,024 elements of 128, 16 bytes a thread in 16 bits
 
@@ -22,11 +25,13 @@ def _qkv_kernel(
     values,
     qkv_row,
     cos_row,
+    cos_rows,
     eps,
     H: tl.constexpr,
     KV: tl.constexpr,
     D: tl.constexpr,
     HEADS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -35,6 +40,15 @@ def _qkv_kernel(
     inside = (head < H + 2 * KV)[:, None]
     is_q = (head < H)[:, None]
     is_v = (head >= H + KV)[:, None]
+    weight_at = tl.where(is_q, q_weight, k_weight)
+    weight = tl.load(weight_at + d[None, :]).to(tl.float32)
+    other_weight = tl.load(weight_at + partner[None, :]).to(tl.float32)
+    if EARLY:
+        row_at = tl.minimum(tl.maximum(tl.load(positions + row, cache_modifier=".cg"), 0), cos_rows - 1) * cos_row
+        fetch(cos + row_at + d, d % 32 == 0)
+        fetch(sin + row_at + d, d % 32 == 0)
+        gdc_wait()
+        gdc_launch_dependents()
     position = tl.load(positions + row)
     line = tl.load(lines + row)
     base = qkv + row * qkv_row + head[:, None] * D
@@ -42,9 +56,6 @@ def _qkv_kernel(
     x = raw.to(tl.float32)
     other = tl.load(base + partner[None, :], mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-    weight_at = tl.where(is_q, q_weight, k_weight)
-    weight = tl.load(weight_at + d[None, :]).to(tl.float32)
-    other_weight = tl.load(weight_at + partner[None, :]).to(tl.float32)
     c = tl.load(cos + position * cos_row + d).to(tl.float32)[None, :]
     s = tl.load(sin + position * cos_row + d).to(tl.float32)[None, :]
     s = tl.where((d < D // 2)[None, :], -s, s)
@@ -91,11 +102,13 @@ def qk_norm_rope_store(
         values,
         qkv.stride(0),
         cos.stride(0),
+        len(cos),
         eps,
         H=heads,
         KV=kv_heads,
         D=dim,
         HEADS=_HEADS,
         num_warps=4 if dim > 64 else 2,
+        **early_launch(qkv),
     )
     return q

@@ -4,6 +4,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from backends.kernels.gpu.early import early_launch
 
 _BLOCK = 32
 
@@ -27,7 +30,11 @@ def _row_keys_kernel(
     B0: tl.constexpr,
     B1: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
     first = tl.zeros((BLOCK,), tl.int64)
@@ -58,5 +65,6 @@ def row_keys_kernel(rows: Tensor, moduli: tuple[int, int], bases: tuple[int, int
             B1=bases[1],
             BLOCK=_BLOCK,
             num_warps=1,
+            **early_launch(rows),
         )
     return keys

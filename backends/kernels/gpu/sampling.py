@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from backends.kernels.gpu.early import early_launch
 from backends.kernels.gpu.norm import layer_norm_row, warps_for
 from backends.kernels.sampling import Draws
 
@@ -99,10 +101,19 @@ def _choose_kernel(
     SAMPLE: tl.constexpr,
     EMBED: tl.constexpr,
     HAS_POSITION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, VP)
     valid = i < V
+    if EMBED:
+        columns = tl.arange(0, DP)
+        inside = columns < D
+        w = tl.load(weight + columns, mask=inside, other=0.0)
+        b = tl.load(bias + columns, mask=inside, other=0.0)
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     logit = tl.load(logits + row * logits_row + i, mask=valid, other=float("-inf")).to(tl.float32)
     chosen = tl.argmax(logit, 0)
     if SAMPLE:
@@ -119,8 +130,6 @@ def _choose_kernel(
             chosen = tl.argmax(tl.where(kept, noisy, float("-inf")), 0)
     tl.store(ids + row * ids_row, chosen.to(tl.int64))
     if EMBED:
-        columns = tl.arange(0, DP)
-        inside = columns < D
         dtype = x.dtype.element_ty
         at = (chosen + offset).to(tl.int64) * D
         value = tl.load(table + at + columns, mask=inside, other=0.0).to(tl.float32)
@@ -128,7 +137,7 @@ def _choose_kernel(
             value += tl.load(position + columns, mask=inside, other=0.0).to(tl.float32)
             value = value.to(dtype).to(tl.float32)
         tl.store(x + row * D + columns, value.to(dtype), mask=inside)
-        result = layer_norm_row(value, weight, bias, eps, D, columns)
+        result = layer_norm_row(value, w, b, eps, D, columns)
         tl.store(normed + row * D + columns, result.to(dtype), mask=inside)
 
 
@@ -198,5 +207,6 @@ def _launch(
         EMBED=table is not None,
         HAS_POSITION=position is not None,
         num_warps=max(4, warps_for(padded)),
+        **early_launch(logits),
     )
     return ids, x, normed
