@@ -12,7 +12,6 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from backends.kernels.gpu.early import allow_early_launch
 from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, skinny_linear
 
 DTYPE = torch.bfloat16
@@ -107,6 +106,8 @@ _LENT: list[LinearWorkspace] = []
 def compile_one(task: tuple[Matrix, int, Plan]) -> str | None:
     """Runs one candidate, so that its code lies in triton's cache. Returns what went wrong."""
     matrix, rows, plan = task
+    from backends.kernels.gpu.early import allow_early_launch
+
     allow_early_launch(False)
     try:
         if not _LENT:
