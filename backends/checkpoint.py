@@ -16,7 +16,11 @@ from backends.json_file import read_json
 #: ``model_type`` → class name in ``architectures``, for each part of a checkpoint.
 KNOWN: dict[str, dict[str, str]] = {
     "tts": {"moss_tts_local": "MossTTSLocalModel"},
-    "codec": {"moss-audio-tokenizer": "MossAudioTokenizerModel"},
+    "codec": {
+        "moss-audio-tokenizer": "MossAudioTokenizerModel",
+        "dac": "DacModel",
+        "higgs_audio_v2_tokenizer": "HiggsAudioV2TokenizerModel",
+    },
 }
 
 

@@ -15,6 +15,10 @@ class NamedTensors:
         self._left = dict(tensors)
         self._source, self.device, self.dtype = source, device, dtype
 
+    def __contains__(self, name: str) -> bool:
+        """True when the checkpoint holds ``name`` and nobody has taken it yet."""
+        return name in self._left
+
     def take(self, name: str, *shape: int) -> Tensor:
         """The tensor ``name``, which must have ``shape``, on the target device and in the target dtype."""
         tensor = self._left.pop(name, None)

@@ -25,6 +25,13 @@ class VocoderMetrics(Metrics):
             "Audio that a client still had to play when its next chunk left; negative: playback had run dry",
             (-1.0, -0.3, -0.1, -0.05, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0),
         )
+        self.batch_streams = Histogram(
+            "voxstage_vocoder_batch_streams",
+            "Windows in a batch of a codec that looks ahead, padding not counted",
+            (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
+        )
+        self.held = Counter("voxstage_vocoder_held", "Steps that waited for company (max_batch_wait_ms)")
+        self.held_seconds = Counter("voxstage_vocoder_held_seconds", "Seconds that steps waited for company")
         # The whole pipeline's timeline, kept here because here it ends.
         self.spans = {
             name: Histogram(

@@ -7,6 +7,7 @@ so the vocoder sees it on the next chunk and tells the decoder (docs/architectur
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -25,6 +26,7 @@ from backends.outbox import Outbox
 from backends.settings import home
 from backends.timeline import Timeline
 from backends.vocoder.engine import CodeChunk
+from backends.vocoder.engines import build_engine, hold_seconds
 from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.pcm import to_format
 from backends.vocoder.schedule import Chunk, StepScheduler
@@ -70,19 +72,17 @@ class VocoderStage:
         folder = home() / settings.checkpoint / "codec"
         self.settings, self.metrics, self._context = settings, VocoderMetrics(), context
         codec = load_codec(folder, device)
-        # A CPU is filled by one stream's chunk; a GPU wants company (benchmarks/vocoder_cpu.py).
-        step_streams = settings.step_streams or (1 if device.type == "cpu" else 16)
-        self.vocoder = StreamingVocoder(codec, step_streams, settings.slots, settings.max_step_frames)
-        self._steps: StepScheduler[_Job] = StepScheduler(step_streams)
+        self.vocoder = build_engine(codec, settings, self.metrics.batch_streams.observe)
+        self._steps: StepScheduler[_Job] = StepScheduler(self.vocoder.step_streams, hold_seconds(codec, settings))
         self._streams: dict[int, _Stream] = {}
         self._dead: OrderedDict[int, None] = OrderedDict()
         self._no_slot: OrderedDict[int, list[_Job]] = OrderedDict()
         self._inbox: deque[_Job] = deque()
         self._wake, self._closing = threading.Condition(), False
         self._hangups = Outbox("vocoder-hangups")
-        context.log.info("%s: %s on %s, %d streams a step", context.name, folder, device, step_streams)
+        context.log.info("%s: %s on %s, %d streams a step", context.name, folder, device, self.vocoder.step_streams)
         self._on_cpu = device.type == "cpu"
-        if self._on_cpu:
+        if self._on_cpu and isinstance(self.vocoder, StreamingVocoder):
             # Chunked equals whole by what this machine's libraries do, so look (backends/models/causal_transformer.py).
             difference = self.vocoder.measure_exactness(chunks=(1, 4, 25), frames=50)
             if difference:
@@ -127,7 +127,7 @@ class VocoderStage:
         if self._on_cpu:
             give_way(self.settings.nice)
         while self._take():
-            step = self._steps.next_step()
+            step = self._steps.next_step(math.inf if self._closing else time.monotonic())
             try:
                 if step:
                     self._run([chunk.payload for chunk in step])
@@ -141,8 +141,8 @@ class VocoderStage:
         # Before the wait, not after: an idle vocoder must not show the stream that ended last for another second.
         self.metrics.streams.set(len(self._streams))
         with self._wake:
-            while not (self._inbox or len(self._steps) or self._closing):
-                if not self._wake.wait(timeout=1.0):
+            while not (self._inbox or self._closing or (delay := self._steps.delay(time.monotonic())) == 0.0):
+                if not self._wake.wait(timeout=1.0 if delay is None else delay):
                     break
             jobs = list(self._inbox)
             self._inbox.clear()
@@ -179,13 +179,16 @@ class VocoderStage:
                 self._no_slot[job.stream] = [job]
                 return
         stream.touched = time.monotonic()
-        self._steps.add(Chunk(job.stream, len(job.codes), job))
+        self._steps.add(Chunk(job.stream, len(job.codes), job), stream.touched)
 
     def _run(self, jobs: list[_Job]) -> None:
         """Decode one step and answer each of its chunks."""
         started = time.perf_counter()
         chunks = [CodeChunk(self._streams[job.stream].slot, torch.from_numpy(job.codes), job.final) for job in jobs]
         results = self.vocoder.decode_each(chunks)
+        if held := self._steps.held_seconds:
+            self.metrics.held.inc()
+            self.metrics.held_seconds.inc(held)
         self.metrics.steps.inc()
         self.metrics.step_seconds.inc(time.perf_counter() - started)
         for job, result in zip(jobs, results, strict=True):
@@ -241,21 +244,21 @@ class VocoderStage:
                 "final": scalar(final, np.bool_),
                 "finish_reason": scalar(reason, np.object_),
                 "error": scalar(error, np.object_),
-                "timeline": scalar(self._timeline(job), np.object_),
+                "timeline": scalar(self._timeline(job, len(audio) > 0), np.object_),
             },
             final=True,
         )
 
-    def _timeline(self, job: _Job) -> str:
+    def _timeline(self, job: _Job, has_audio: bool) -> str:
         """The decoder's stamps with our own, relative to the start; empty before the last chunk."""
         stream = self._streams.get(job.stream)
         now = time.monotonic()
-        if stream is not None and not stream.first_audio:
+        if stream is not None and not stream.first_audio and has_audio:
             stream.first_audio = now
         if not job.timeline:
             return ""
         timeline = Timeline.from_json(job.timeline)
-        timeline.stamp("vocoder_first", stream.first_audio if stream else now)
+        timeline.stamp("vocoder_first", stream.first_audio or now if stream else now)
         timeline.stamp("vocoder_last", now)
         for name, histogram in self.metrics.spans.items():
             if (span := timeline.spans().get(name)) is not None:

@@ -18,5 +18,8 @@ class VocoderSettings:
     step_streams: int = parameter(0, minimum=0)
     slots: int = parameter(64, minimum=1)
     max_step_frames: int = parameter(50, minimum=1)
+    max_chunk_frames: int = parameter(1000, minimum=1)
+    max_batch_wait_ms: float = parameter(2.0, minimum=0.0, maximum=1000.0)
+    deterministic: bool = parameter(True)
     stream_idle_seconds: float = parameter(60.0, minimum=1.0)
     debug_fail_chunk: int = parameter(-1, minimum=-1)

@@ -84,3 +84,82 @@ def test_bad_sizes_are_refused() -> None:
         StepScheduler(0)
     with pytest.raises(ValueError, match="frames"):
         scheduler().add(Chunk(1, -1, ""))
+
+
+def ahead(*streams: int, hold_seconds: float = 0.01, step_streams: int = 3) -> StepScheduler[str]:
+    """A scheduler that holds, with streams that have a second to play at time 10."""
+    s: StepScheduler[str] = StepScheduler(step_streams, hold_seconds)
+    for stream in streams:
+        s.add(Chunk(stream, 4, ""), 10.0)
+    while s.next_step():
+        pass
+    for stream in streams:
+        s.sent(stream, 1.0, 10.0)
+    return s
+
+
+def test_a_step_waits_for_company_and_no_longer_than_allowed() -> None:
+    s = ahead(1, 2)
+    assert s.delay(10.0) is None
+    s.add(Chunk(1, 4, ""), 10.0)
+    assert s.delay(10.004) == pytest.approx(0.006)
+    assert s.next_step(10.004) == [] and len(s) == 1
+    assert s.delay(10.011) == 0.0
+    assert [chunk.stream for chunk in s.next_step(10.011)] == [1]
+    assert s.held_seconds == pytest.approx(0.007), "from the first look to the last"
+
+
+def test_a_step_runs_when_everybody_has_come() -> None:
+    s = ahead(1, 2)
+    s.add(Chunk(1, 4, ""), 10.0)
+    assert s.next_step(10.001) == []
+    s.add(Chunk(2, 4, ""), 10.002)
+    assert s.delay(10.002) == 0.0
+    assert [chunk.stream for chunk in s.next_step(10.002)] == [1, 2]
+    s.add(Chunk(1, 4, ""), 10.1)
+    s.remove(2)
+    assert s.delay(10.1) == 0.0, "nobody else is there"
+
+
+def test_a_full_step_never_waits() -> None:
+    s = ahead(1, 2, 3, 4, step_streams=2)
+    s.add(Chunk(1, 4, ""), 10.0)
+    s.add(Chunk(2, 4, ""), 10.0)
+    assert s.delay(10.0) == 0.0
+    assert len(s.next_step(10.0)) == 2 and s.held_seconds == 0.0
+
+
+def test_a_first_chunk_never_waits_and_takes_its_company_along() -> None:
+    s = ahead(1, 2)
+    s.add(Chunk(1, 4, ""), 10.0)
+    s.add(Chunk(9, 4, ""), 10.0)
+    assert s.delay(10.0) == 0.0
+    assert [chunk.stream for chunk in s.next_step(10.0)] == [9, 1]
+
+
+def test_a_stream_about_to_run_dry_never_waits() -> None:
+    s = ahead(1, 2)
+    s.add(Chunk(1, 4, ""), 10.8)  # 0.2 s left to play: less than the reserve
+    assert s.delay(10.8) == 0.0
+    s = ahead(1, 2)
+    s.add(Chunk(1, 4, ""), 10.745)  # 5 ms above the reserve, so not the 10 ms that a step may wait
+    assert s.delay(10.745) == pytest.approx(0.005)
+
+
+def test_another_step_runs_while_one_is_held() -> None:
+    s = ahead(1, 2, 3, step_streams=2)
+    s.add(Chunk(1, 4, ""), 10.0)
+    s.add(Chunk(2, 8, ""), 10.0)
+    s.add(Chunk(3, 8, ""), 10.0)
+    assert s.delay(10.0) == 0.0
+    assert [chunk.stream for chunk in s.next_step(10.0)] == [2, 3]
+    assert s.next_step(10.0) == [] and len(s) == 1
+    assert take(s) == [1], "without a time nothing is held"
+
+
+def test_without_hold_seconds_nothing_waits() -> None:
+    s = ahead(1, 2, hold_seconds=0.0)
+    s.add(Chunk(1, 4, ""), 10.0)
+    assert s.delay(10.0) == 0.0
+    with pytest.raises(ValueError, match="hold_seconds"):
+        StepScheduler(1, -0.1)
