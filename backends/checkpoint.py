@@ -18,6 +18,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "tts": {"moss_tts_local": "MossTTSLocalModel"},
     "codec": {
         "moss-audio-tokenizer": "MossAudioTokenizerModel",
+        "mimi": "MimiModel",
         "dac": "DacModel",
         "higgs_audio_v2_tokenizer": "HiggsAudioV2TokenizerModel",
     },
