@@ -28,8 +28,8 @@ _METRICS_PERIOD_SECONDS = 0.1
 class StageRequest:
     """One request of a stage. Methods may be called from any thread.
 
-    ``later``: the answer comes after ``execute``. ``status``: a failure has the gRPC or HTTP status of its code; streams
-    have none.
+    ``later``: the answer comes after ``execute``. ``status``: a failure has the gRPC or HTTP status of its code;
+    streams have none.
 
     The lock is not for our own fields: Triton frees what ``is_cancelled`` reads when the last response is sent, and
     asking about a request that has ended kills the whole server (SIGSEGV in TRITONBACKEND_ResponseFactoryIsCancelled,

@@ -106,7 +106,8 @@ class EngineBuilder:
         config.clear_flag(flags.TF32)  # on by default, and it rounds what the quantizer decides by
         for name in _FLAGS[order.precision]:
             config.set_flag(getattr(flags, name))
-        # A clip's codes must not depend on its batch: this asks for the same operations for each row. 10.5 has no such flag.
+        # A clip's codes must not depend on its batch: this asks for the same operations for every row. Older versions
+        # have no such flag.
         if hasattr(flags, "DISTRIBUTIVE_INDEPENDENCE"):
             config.set_flag(flags.DISTRIBUTIVE_INDEPENDENCE)
         if order.capabilities:

@@ -1,17 +1,17 @@
-"""What a clip may be. Read from the codec's config alone: no weights, no torch."""
+"""What a clip may be. Read from the codec's config alone: no weights, no torch, and no NumPy for ``serve.py``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from backends.errors import CheckpointError, InvalidArgument
 from backends.json_file import read_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ClipLimits:
 
     def check(self, audio: NDArray[Any]) -> None:
         """InvalidArgument unless ``audio`` is float32 [1, samples], whole frames within the limit, all finite."""
-        if audio.dtype != np.float32 or audio.ndim != 2 or audio.shape[0] != 1:
+        if audio.dtype != "float32" or audio.ndim != 2 or audio.shape[0] != 1:
             shown = f"{audio.dtype} of shape {list(audio.shape)}"
             raise InvalidArgument("audio", f"{shown} is not float32 [1, samples]: one mono clip a request")
         samples = audio.shape[1]
@@ -52,8 +52,8 @@ class ClipLimits:
                 f"{self.max_frames * self.hop / self.sampling_rate:.2f} s ({self.max_frames} frames), the longest clip",
             )
         # One pass: a sum is not finite if a sample is not (float64, so that finite samples cannot overflow it).
-        if not math.isfinite(float(audio.sum(dtype=np.float64))):
-            at = int(np.argmin(np.isfinite(audio[0])))
+        if not math.isfinite(float(audio.sum(dtype="float64"))):
+            at = next(i for i, sample in enumerate(audio[0].tolist()) if not math.isfinite(sample))
             raise InvalidArgument("audio", f"sample {at} is {audio[0, at]}, not a finite number")
 
 

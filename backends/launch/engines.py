@@ -1,4 +1,4 @@
-"""Models that Triton's TensorRT backend runs from a file: whether the file fits, before Triton says so in its own way."""
+"""Models that Triton's TensorRT backend runs from a file: whether the file fits, before Triton refuses it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def check_engines(
     for model in engines:
         if not (triton.python_backend.parent / "tensorrt").is_dir():
             raise LaunchError(
-                f"{model.name}: its config needs Triton's TensorRT backend, which {triton.server} has not; NGC's Triton "
-                "images have it. Without --model-config-name the model runs in Python",
+                f"{model.name}: its config needs Triton's TensorRT backend, which {triton.server} has not; NGC's "
+                "Triton images have it. Without --model-config-name the model runs in Python",
                 USAGE,
             )
         _check(model, root / (checkpoint or model.parameters.get("checkpoint", "checkpoints/voice")), machine)
