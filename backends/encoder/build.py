@@ -88,9 +88,7 @@ class EngineBuild:
         if self._builder is None:
             engine = self._model
         else:
-            # Timings hold for one runtime only; the builder itself refuses those of another GPU.
-            cache = self.plan.out / STAGE / "1" / f"{self.plan.runtime}.timing"
-            engine = self._builder.build(self._model, self.order, cache)
+            engine = self._builder.build(self._model, self.order, self.plan.engine.with_suffix(".timing"))
         seconds = time.perf_counter() - began
         agreement, why_not = self._measure(engine)
         passport = self._write(engine, seconds, agreement, why_not)

@@ -91,15 +91,24 @@ class EngineBuilder:
         monitor = _monitor_class(trt)(self._say) if hasattr(trt, "IProgressMonitor") else None
         if monitor is not None:
             config.progress_monitor = monitor
-        cache = config.create_timing_cache(timing_cache.read_bytes() if timing_cache.exists() else b"")
-        config.set_timing_cache(cache, ignore_mismatch=False)
+        timed = not order.capabilities  # what is built for another GPU is not timed
+        if timed:
+            self._take_timings(config, timing_cache)
         plan = builder.build_serialized_network(network, config)
         if plan is None:
             raise Internal(
                 f"{trt.__name__} {self.version} failed to build: {'; '.join(self._log.errors) or 'no reason given'}"
             )
-        write_atomically(timing_cache, bytes(config.get_timing_cache().serialize()))
+        if timed:
+            write_atomically(timing_cache, bytes(config.get_timing_cache().serialize()))
         return bytes(plan)
+
+    def _take_timings(self, config: Any, path: Path) -> None:
+        """Timings of earlier builds; those of another GPU or version, or a broken file, are left out."""
+        for content in (path.read_bytes() if path.exists() else b"", b""):
+            cache = config.create_timing_cache(content)
+            if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+                return
 
     def _set_flags(self, config: Any, order: BuildOrder) -> None:
         flags = self._trt.BuilderFlag

@@ -38,7 +38,7 @@ def export_encoder(folder: Path, max_frames: int) -> bytes:
     )
     if size > _LARGEST_BYTES:
         raise CheckpointError(
-            f"{folder}: the encoder's {size / 1e9:.1f} GB of weights are above {_LARGEST_BYTES / 1e9:.0f} GB, the most "
+            f"{folder}: the encoder's {size / 1e9:.3g} GB of weights are above {_LARGEST_BYTES / 1e9:g} GB, the most "
             "that one ONNX file holds: serve it with audio_encoder.runtime=torch"
         )
     model = write_encoder(codec, max_frames)
