@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from backends.encoder import build
 from backends.encoder.builder import BuildOrder, EngineBuilder, load_runtime
@@ -23,6 +25,7 @@ from build_engines import run
 from tests.conftest import ROOT
 from tests.unit.tiny_codec import write_checkpoint
 
+torch.set_num_threads(1)
 CAPABILITIES = ("SM86", "SM120")
 
 
@@ -35,6 +38,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, voice: Path) -> Path:
 @pytest.fixture
 def asks(checkpoint: Path, tmp_path: Path) -> list[str]:
     return ["--checkpoint", str(checkpoint), "--max-seconds", "4", "--out", str(tmp_path)]
+
+
+@pytest.fixture(scope="module")
+def built(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with an ONNX engine of it."""
+    out = tmp_path_factory.mktemp("built")
+    assert run(["--checkpoint", str(checkpoint), "--max-seconds", "4", "--runtime", "onnx", "--out", str(out)]) == 0
+    return out
 
 
 def in_place(folder: Path, suffix: str = "onnx") -> tuple[Path, Path]:
@@ -131,10 +142,10 @@ def test_builds_only_what_does_not_fit(asks: list[str], capsys: pytest.CaptureFi
     ],
 )
 def test_each_field_of_the_passport_decides(
-    field: str, wrong: Any, asks: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    field: str, wrong: Any, built: Path, asks: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     asks += ["--runtime", "onnx"]
-    assert run(asks) == 0
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     _, passport = in_place(tmp_path)
     good = json.loads(passport.read_text())
     passport.write_text(json.dumps(good | {field: wrong}))
@@ -142,7 +153,7 @@ def test_each_field_of_the_passport_decides(
     assert run([*asks, "--explain"]) == 1
     verdict = capsys.readouterr().out.splitlines()[-1]
     assert verdict.startswith(f"would be built: {field} is {wrong!r} in the engine's passport and ")
-    assert verdict.endswith(" here") and run(asks) == 0
+    assert verdict.endswith(" here")
 
 
 def test_a_failed_build_leaves_the_old_engine(

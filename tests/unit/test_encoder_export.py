@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 MAX_FRAMES = 750
 HOP = 1920
 #: A code may differ where two entries are equally near within float32 rounding, and with it the rest of its frame. None
-#: did in 20,000 codes; this lets one frame in 1,000 do so, which a wrong network (random codes: 0.1 % equal) never meets.
+#: did in 20,000 codes. This allows one frame in 1,000, far from what a wrong network gives (random codes: 0.1 % equal).
 SHARE = 0.999
 
 
@@ -88,7 +88,7 @@ def test_the_longest_clip_and_one_frame_more(
     longest = np.resize(speech, MAX_FRAMES * HOP)
     assert compare(encoder.encode, codec, [longest]).share >= SHARE
     # The graph's tables end with whole blocks of 9 frames, a little after its limit; then it fails, and never guesses.
-    with pytest.raises(Exception, match="Add|broadcast|dimension"):
+    with pytest.raises(Exception, match="broadcast"):
         encoder.encode(np.resize(speech, (MAX_FRAMES + 9) * HOP))
 
 

@@ -102,7 +102,8 @@ def test_an_engine_that_fits_is_served(place: Place) -> None:
     ],
 )
 def test_each_field_is_refused_with_both_values(place: Place, field: str, wrong: Any, here: str) -> None:
-    place.write(replace(place.good, **{field: wrong}))
+    changed: dict[str, Any] = {field: wrong}
+    place.write(replace(place.good, **changed))
     sentence = place.refusal()
     shown = str(list(wrong)) if isinstance(wrong, tuple) else repr(wrong)
     assert f"audio_encoder: the engine does not fit: {field} is {shown} in the engine's passport and " in sentence
@@ -117,7 +118,8 @@ def test_every_field_is_compared_or_told(place: Place) -> None:
         assert field in TOLD or field in compared_at_build or f'"{field}"' in source, field
     for field, other in (("driver", "570.0"), ("built", "never"), ("opt", (1, 1920)), ("agreement", 0.9)):
         assert field in TOLD
-        place.write(replace(place.good, **{field: other}))
+        changed: dict[str, Any] = {field: other}
+        place.write(replace(place.good, **changed))
         place.check()
 
 
