@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backends.encoder.graph import GraphWriter
-from backends.models.causal_transformer import HEAD_DIM, NORM_EPS, CausalTransformer, Layer
+from backends.models.causal_transformer import CausalTransformer, Layer, TransformerSpec
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.models.residual_quantizer import Pointwise, ResidualQuantizer
 
 #: Parts of a window that a block is. More: fewer keys a query, but more pieces to put together.
 _BLOCKS_A_WINDOW = 3
-_HALF = HEAD_DIM // 2
 #: Added to the scores of keys out of sight. Finite, since infinities make NaN where a kernel subtracts them.
 _OUT_OF_SIGHT = -1e9
 _NORMALIZE_EPS = 1e-12  # of torch.nn.functional.normalize
@@ -87,15 +86,15 @@ class _EncoderWriter:
         behind = math.ceil((spec.window - 1) / steps)  # blocks before its own that a query sees
         turn, sight = self._turn(module, steps), self._sight(spec.window, steps, behind)
         for layer in module.layers:
-            normed = self._norm(x, layer.norm1)
-            x = graph.node("Add", x, self._attend(normed, layer, spec.heads, steps, behind, turn, sight))
-            hidden = graph.linear(self._norm(x, layer.norm2), _array(layer.up))
+            normed = self._norm(x, layer.norm1, spec.norm_eps)
+            x = graph.node("Add", x, self._attend(normed, layer, spec, behind, turn, sight))
+            hidden = graph.linear(self._norm(x, layer.norm2, spec.norm_eps), _array(layer.up))
             x = graph.node("Add", x, graph.linear(self._gelu(hidden), _array(layer.down)))
         return x if module.output is None else graph.linear(x, _array(module.output))
 
-    def _norm(self, x: str, weights: tuple[Tensor, Tensor]) -> str:
+    def _norm(self, x: str, weights: tuple[Tensor, Tensor], eps: float) -> str:
         scale, shift = (self.graph.constant(_array(weight)) for weight in weights)
-        return self.graph.node("LayerNormalization", x, scale, shift, axis=-1, epsilon=NORM_EPS)
+        return self.graph.node("LayerNormalization", x, scale, shift, axis=-1, epsilon=eps)
 
     def _gelu(self, x: str) -> str:
         graph = self.graph
@@ -103,15 +102,16 @@ class _EncoderWriter:
         return graph.node("Mul", graph.node("Mul", x, graph.node("Add", erf, graph.constant(1.0))), graph.constant(0.5))
 
     def _attend(
-        self, x: str, layer: Layer, heads: int, steps: int, behind: int, turn: tuple[str, str], sight: str
+        self, x: str, layer: Layer, spec: TransformerSpec, behind: int, turn: tuple[str, str], sight: str
     ) -> str:
         """[batch, blocks, steps, width] -> the same: attention inside the window, and its output projection."""
         graph, (cos, sin) = self.graph, turn
+        heads, dim, steps = spec.heads, spec.head_dim, self.block * spec.rate
         qkv = _array(layer.qkv).copy()
-        qkv[:, : heads * HEAD_DIM] *= HEAD_DIM**-0.5  # a power of two: exact
-        whole = graph.reshape(graph.linear(x, qkv), 0, 0, steps, 3 * heads, HEAD_DIM)
+        qkv[:, : heads * dim] *= dim**-0.5  # for heads of 64 a power of two: exact
+        whole = graph.reshape(graph.linear(x, qkv), 0, 0, steps, 3 * heads, dim)
         queries_keys, values = graph.split(whole, 3, (2 * heads, heads))
-        first, second = graph.split(queries_keys, 4, (_HALF, _HALF))
+        first, second = graph.split(queries_keys, 4, (dim // 2, dim // 2))
         turned_first = graph.node("Sub", graph.node("Mul", first, cos), graph.node("Mul", second, sin))
         turned_second = graph.node("Add", graph.node("Mul", second, cos), graph.node("Mul", first, sin))
         turned = graph.node("Concat", turned_first, turned_second, axis=4)
@@ -125,17 +125,20 @@ class _EncoderWriter:
         scores = graph.node("MatMul", graph.transpose(queries, 0, 1, 3, 2, 4), graph.transpose(keys, 0, 1, 3, 4, 2))
         shares = graph.node("Softmax", graph.node("Add", scores, sight), axis=-1)
         mixed = graph.node("MatMul", shares, graph.transpose(values, 0, 1, 3, 2, 4))
-        mixed = graph.reshape(graph.transpose(mixed, 0, 1, 3, 2, 4), 0, 0, steps, heads * HEAD_DIM)
+        mixed = graph.reshape(graph.transpose(mixed, 0, 1, 3, 2, 4), 0, 0, steps, heads * dim)
         return graph.linear(mixed, _array(layer.out))
 
     def _turn(self, module: CausalTransformer, steps: int) -> tuple[str, str]:
-        """Cosines and sines [blocks, steps, 1, 32] of the positions at hand."""
+        """Cosines and sines [blocks, steps, 1, head_dim / 2] of the positions at hand."""
         key = (steps, module.spec.max_period)
         if key not in self._turns:
             graph = self.graph
             positions = torch.arange(self.max_blocks * steps, dtype=torch.float64)
             angles = positions[:, None] * module.frequencies.cpu()
-            tables = [_array(wave.float()).reshape(-1, steps, 1, _HALF) for wave in (angles.cos(), angles.sin())]
+            tables = [
+                _array(wave.float()).reshape(-1, steps, 1, module.spec.head_dim // 2)
+                for wave in (angles.cos(), angles.sin())
+            ]
             cos, sin = (graph.cut(graph.constant(table), 0, 0, self.blocks) for table in tables)
             self._turns[key] = cos, sin
         return self._turns[key]
