@@ -48,6 +48,7 @@ class AudioEncoderStage:
     """One thread owns the encoder; ``execute`` checks and queues."""
 
     Settings = EncoderSettings
+    one_instance = False
     replies_later = True
 
     def __init__(self, settings: EncoderSettings, context: StageContext) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 
 from backends.encoder.digest import checkpoint_digest
 from backends.encoder.machine import Machine, installed_tensorrt
@@ -174,6 +176,26 @@ def test_the_library_tells_its_version(tmp_path: Path, monkeypatch: pytest.Monke
     assert installed_tensorrt([str(tmp_path)]) == "10.5.0"
     (tmp_path / "libnvinfer.so.10.7.0").touch()
     assert installed_tensorrt([str(tmp_path)]) is None  # two: which one Triton takes is not known
+
+
+def test_both_configs_are_one_model() -> None:
+    found = []
+    for name in ("config.pbtxt", "configs/tensorrt.pbtxt"):
+        text = (ROOT / "model_repository" / "audio_encoder" / name).read_text(encoding="utf-8")
+        found.append(text_format.Parse(text, model_config_pb2.ModelConfig()))  # Triton's own schema
+    for config in found:
+        assert (config.name, config.max_batch_size) == ("audio_encoder", 8)
+        assert [(each.name, each.data_type, list(each.dims)) for each in config.input] == [
+            ("audio", model_config_pb2.TYPE_FP32, [-1])
+        ]
+        assert [(each.name, each.data_type, len(each.dims)) for each in config.output] == [
+            ("codes", model_config_pb2.TYPE_INT32, 2)
+        ]
+        assert not config.model_transaction_policy.decoupled
+    python, engine = found
+    assert engine.platform == "tensorrt_plan" and engine.default_model_filename == FILES["tensorrt"][0]
+    assert python.parameters["max_seconds"].string_value == engine.parameters["max_seconds"].string_value
+    assert python.parameters["checkpoint"].string_value == engine.parameters["checkpoint"].string_value
 
 
 def test_a_passport_knows_its_own_fields(place: Place) -> None:
