@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,27 +20,14 @@ from backends.encoder.clip import ClipLimits
 from backends.encoder.digest import graph_key
 from backends.encoder.metrics import EncoderMetrics
 from backends.encoder.runtime import Encoder, OnnxEncoder, TorchEncoder
+from backends.encoder.settings import EncoderSettings
 from backends.errors import Cancelled, Internal, InvalidArgument, Unavailable, VoxstageError
-from backends.settings import home, parameter
+from backends.settings import home
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-
-
-@dataclass(frozen=True)
-class EncoderSettings:
-    """Parameters of ``audio_encoder``; its config.pbtxt documents them."""
-
-    checkpoint: str = parameter("checkpoints/voice")
-    device: str = parameter("auto")
-    runtime: str = parameter("auto", choices=("auto", "onnx", "torch"))
-    num_threads: int = parameter(0, minimum=0)
-    nice: int = parameter(10, minimum=0, maximum=19)
-    max_seconds: float = parameter(60.0, minimum=0.01, maximum=600.0)
-    max_waiting: int = parameter(64, minimum=1)
-    cache: str = parameter(".cache/encoder")
 
 
 class AudioEncoderStage:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from backends.encoder.service import AudioEncoderStage, EncoderSettings
+from backends.encoder.service import AudioEncoderStage
+from backends.encoder.settings import EncoderSettings
 from backends.errors import Cancelled, CheckpointError, InvalidArgument, Unavailable, VoxstageError
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from tests.conftest import ROOT
