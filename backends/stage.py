@@ -28,14 +28,17 @@ _METRICS_PERIOD_SECONDS = 0.1
 class StageRequest:
     """One request of a stage. Methods may be called from any thread.
 
+    ``later``: the answer comes after ``execute``. ``status``: a failure has the gRPC or HTTP status of its code;
+    streams have none.
+
     The lock is not for our own fields: Triton frees what ``is_cancelled`` reads when the last response is sent, and
     asking about a request that has ended kills the whole server (SIGSEGV in TRITONBACKEND_ResponseFactoryIsCancelled,
     seen on 2.51).
     """
 
-    def __init__(self, raw: Any, decoupled: bool) -> None:
-        self._raw = raw
-        self._sender = raw.get_response_sender() if decoupled else None
+    def __init__(self, raw: Any, later: bool, status: bool = False) -> None:
+        self._raw, self._status = raw, status
+        self._sender = raw.get_response_sender() if later else None
         self.response: Any = None
         self._done = False
         self._lock = threading.Lock()
@@ -57,13 +60,15 @@ class StageRequest:
             return bool(self._raw.is_cancelled()) if self._sender is None else bool(self._sender.is_cancelled())
 
     def reply(self, outputs: Mapping[str, NDArray[Any]], final: bool = False) -> None:
-        """Send one response; ``final`` ends the stream with it. A stage that is not decoupled replies once."""
+        """Send one response; ``final`` ends the stream with it. A stage that is not decoupled replies once, and if it
+        replies later, with ``final``."""
         tensors = [pb.Tensor(name, value) for name, value in outputs.items()]
         self._send(pb.InferenceResponse(output_tensors=tensors), final)
 
     def fail(self, error: VoxstageError) -> None:
         """End the request with an error. In an ensemble: before its first response only, else it leaks."""
-        self._send(pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(error))), final=True)
+        code = getattr(pb.TritonError, error.code, pb.TritonError.INTERNAL) if self._status else pb.TritonError.INTERNAL
+        self._send(pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(error), code)), final=True)
 
     def finish(self) -> None:
         """End the stream without another response."""
@@ -97,7 +102,11 @@ class StageContext:
 
 
 class Stage(Protocol):
-    """A stage without Triton in it."""
+    """A stage without Triton in it.
+
+    A class may also say ``one_instance = False`` (it keeps no state between requests), and ``replies_later = True``: it
+    is not decoupled, yet ``execute`` returns at once and each request gets its one reply from another thread.
+    """
 
     Settings: ClassVar[type]
     metrics: Metrics
@@ -171,7 +180,9 @@ def triton_model(stage_class: Any) -> type:
             self.log = logging.getLogger("backends")
             self.log.handlers, self.log.propagate = [_TritonLog()], False
             self.log.setLevel(logging.INFO)
-            self.decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+            decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+            self.status = not decoupled and getattr(stage_class, "replies_later", False)
+            self.later = decoupled or self.status
             instances = sum(int(group.get("count", 1)) for group in config.get("instance_group", []))
             parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
             try:
@@ -186,7 +197,7 @@ def triton_model(stage_class: Any) -> type:
             self.mirror = _MetricsMirror(self.stage.metrics, {"model": name, "version": args["model_version"]})
 
         def execute(self, requests: list[Any]) -> list[Any] | None:
-            wrapped = [StageRequest(raw, self.decoupled) for raw in requests]
+            wrapped = [StageRequest(raw, self.later, self.status) for raw in requests]
             for request in wrapped:
                 try:
                     self.stage.execute(request)
@@ -195,7 +206,7 @@ def triton_model(stage_class: Any) -> type:
                 except Exception as error:
                     self.log.exception("a request failed")
                     request.fail(Internal(f"{type(error).__name__}: {error}"))
-            return None if self.decoupled else [request.response for request in wrapped]
+            return None if self.later else [request.response for request in wrapped]
 
         def finalize(self) -> None:
             self.stage.close()

@@ -57,9 +57,9 @@ class Health:
         def gauge(name: str) -> int:
             return sum(int(float(line.rsplit(" ", 1)[1])) for line in lines if line.startswith(name))
 
-        # A request is in the decoder, in the vocoder, or in both.
+        # A request is in the decoder, in the vocoder, or in both; before them, its clip may be in the encoder.
         decoding = gauge("voxstage_decoder_slots") + gauge("voxstage_decoder_waiting")
-        return max(decoding, gauge("voxstage_vocoder_streams"))
+        return gauge("voxstage_encoder_clips") + max(decoding, gauge("voxstage_vocoder_streams"))
 
     def canary(self, timeout: float) -> str | None:
         """Send one short request through every stage. None if it was answered, else what went wrong, in a few words.

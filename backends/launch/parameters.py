@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backends.checkpoint import inspect_checkpoint
 from backends.decoder.settings import DecoderSettings
+from backends.encoder.settings import EncoderSettings
 from backends.errors import CheckpointError, InvalidArgument
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.repository import Model
@@ -20,6 +21,7 @@ from backends.vocoder.settings import VocoderSettings
 Overrides = Mapping[str, Mapping[str, str]]
 #: Stage → the class of its parameters. Other stages are taken by what their config.pbtxt says.
 SETTINGS: dict[str, type] = {
+    "audio_encoder": EncoderSettings,
     "tts_prompt": PromptSettings,
     "tts_decoder": DecoderSettings,
     "tts_vocoder": VocoderSettings,

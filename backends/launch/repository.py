@@ -14,7 +14,8 @@ from backends.launch.pbtxt import Message, PbtxtError, parse_pbtxt
 class Model:
     """One model. A stage is one that runs in a Python process of its own; ``parameters`` are its knobs.
 
-    ``steps`` are the models that an ensemble passes a request to.
+    ``steps`` are the models that an ensemble passes a request to. ``is_engine``: it runs in Triton's TensorRT backend,
+    from a file; ``config`` is what its pbtxt says.
     """
 
     name: str
@@ -23,6 +24,8 @@ class Model:
     inputs: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
+    is_engine: bool = False
+    config: Message = field(default_factory=dict)
 
 
 def find_models(repositories: Iterable[Path], config_name: str | None = None) -> list[Model]:
@@ -70,6 +73,8 @@ def _read(folder: Path, config_name: str | None) -> Model:
             for step in _messages(plan, "step")
         ),
         parameters=parameters,
+        is_engine=_text(config, "platform") == "tensorrt_plan" or _text(config, "backend") == "tensorrt",
+        config=config,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from backends.launch.command import triton_command
+from backends.launch.engines import check_engines
 from backends.launch.failure import LaunchError
 from backends.launch.health import CANARY_MODEL, Health
 from backends.launch.options import Options, find_overrides
@@ -54,6 +55,7 @@ class Supervisor:
         check_parameters(models, overrides)
         check_checkpoints(models, overrides, self._root)
         triton = find_triton()
+        check_engines(models, self._root, options.checkpoint, triton)
         stale = self._ready_file.claim()
         for path, process in ([] if stale is None else [stale]) + remove_stale():
             say(f"removed {path}: its server, process {process}, was killed")

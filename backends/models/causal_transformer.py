@@ -96,7 +96,10 @@ def read_matrix(tensors: NamedTensors, name: str, inputs: int, outputs: int, sca
 
 
 class CausalTransformer:
-    """One stage: optional input projection, the layers, optional output projection. Weights are plain tensors."""
+    """One stage: optional input projection, the layers, optional output projection. Weights are plain tensors.
+
+    They are readable (``input``, ``layers``, ``output``, ``frequencies``), for the same network in another form.
+    """
 
     def __init__(self, spec: TransformerSpec, tensors: NamedTensors, prefix: str) -> None:
         self.spec = spec
@@ -104,16 +107,16 @@ class CausalTransformer:
         self.block_keys = round_up(spec.window + spec.rate - 1, KEY_MULTIPLE)
         self.history_steps = self.block_keys - spec.rate
         width = spec.width
-        self._input = None
+        self.input = None
         if spec.input_dim != width:
-            self._input = read_matrix(tensors, f"{prefix}.input_proj", spec.input_dim, width)
-        self._output = None
+            self.input = read_matrix(tensors, f"{prefix}.input_proj", spec.input_dim, width)
+        self.output = None
         if spec.output_dim != width:
-            self._output = read_matrix(tensors, f"{prefix}.output_proj", width, spec.output_dim)
-        self._layers = [self.read_layer(tensors, prefix, i) for i in range(spec.layers)]
+            self.output = read_matrix(tensors, f"{prefix}.output_proj", width, spec.output_dim)
+        self.layers = [self.read_layer(tensors, prefix, i) for i in range(spec.layers)]
         device = tensors.device
         # Frequencies in float32 as published; angles in float64, so that their error does not grow over a long stream.
-        self._frequencies = self.rope_frequencies().to(torch.float64).to(device)
+        self.frequencies = self.rope_frequencies().to(torch.float64).to(device)
         self._key_index = torch.arange(self.block_keys, device=device)
         query = torch.arange(self.block_queries, device=device).clamp(max=spec.rate - 1)
         distance = query[:, None] + self.history_steps - self._key_index[None]
@@ -149,7 +152,7 @@ class CausalTransformer:
         """Zeros [layers, 2 (keys, values), slots, heads, history_steps, head_dim]: rotated keys and values in time
         order."""
         shape = (self.spec.layers, 2, slots, self.spec.heads, self.history_steps, self.spec.head_dim)
-        return torch.zeros(shape, device=self._frequencies.device)
+        return torch.zeros(shape, device=self.frequencies.device)
 
     def forward(self, x: Tensor, frames: Tensor, slots: Tensor, history: Tensor) -> Tensor:
         """Run T frames of B streams and move their history on, in place.
@@ -162,22 +165,22 @@ class CausalTransformer:
         batch, steps, _ = x.shape
         rows = batch * steps
         flat = pad_rows(x)
-        if self._input is not None:
-            flat = flat.mm(self._input)
+        if self.input is not None:
+            flat = flat.mm(self.input)
         turn, mask = self._turn(frames, steps), self._mask(frames, steps // self.spec.rate)
-        for layer, past in zip(self._layers, history, strict=True):
+        for layer, past in zip(self.layers, history, strict=True):
             qkv = F.layer_norm(flat, (self.spec.width,), *layer.norm1, self.spec.norm_eps).mm(layer.qkv)
             flat = flat.addmm_(self._attend(qkv, turn, mask, slots, past), layer.out)
             hidden = F.layer_norm(flat, (self.spec.width,), *layer.norm2, self.spec.norm_eps).mm(layer.up)
             flat = flat.addmm_(F.gelu(hidden), layer.down)
-        if self._output is not None:
-            flat = flat.mm(self._output)
+        if self.output is not None:
+            flat = flat.mm(self.output)
         return flat[:rows].view(batch, steps, -1)
 
     def _turn(self, frames: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """RoPE as two factors [B, steps, 1, 1, head_dim]: cosines, and sines with the sign of what they multiply."""
         positions = frames[:, None] * self.spec.rate + torch.arange(steps, device=frames.device)
-        angles = positions[:, :, None, None, None].to(torch.float64) * self._frequencies
+        angles = positions[:, :, None, None, None].to(torch.float64) * self.frequencies
         cos, sin = angles.cos().float(), angles.sin().float()
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 

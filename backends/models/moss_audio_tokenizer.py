@@ -104,6 +104,7 @@ class MossAudioTokenizer:
     """The codec: ``encode`` and ``decode`` whole signals, ``step`` a chunk of several streams. Float32, mono.
 
     ``sampling_rate`` in Hz, ``hop`` in samples a frame, ``codebooks`` and ``entries`` the sizes of a frame's codes.
+    ``encoder``: its modules in order; a number is a patch of so many steps.
     """
 
     def __init__(self, config: dict[str, Any], tensors: NamedTensors, codebooks: int | None = None) -> None:
@@ -120,7 +121,7 @@ class MossAudioTokenizer:
             raise CheckpointError(f"{error.args[0]} is missing from the codec's config") from None
         self.channels, self.frame_rate = 1, self.sampling_rate / self.hop
         self.device = tensors.device
-        self._encoder = self._modules("encoder", encoder, tensors, float(self.sampling_rate), False, context)
+        self.encoder = self._modules("encoder", encoder, tensors, float(self.sampling_rate), False, context)
         self.quantizer = ResidualQuantizer(_quantizer_spec(config, codebooks), tensors, "quantizer")
         self._decoder = self._modules("decoder", decoder, tensors, self.frame_rate, True, context)
         self.codebooks, self.entries = self.quantizer.spec.used, self.quantizer.spec.entries
@@ -203,7 +204,7 @@ class MossAudioTokenizer:
         x = pcm.to(self.device, torch.float32)
         x = torch.nn.functional.pad(x, (0, -x.numel() % self.hop))[None, :, None]
         start = torch.zeros(1, dtype=torch.int64, device=self.device)
-        for module in self._encoder:
+        for module in self.encoder:
             if isinstance(module, int):
                 x = _gather(x, module)
             else:

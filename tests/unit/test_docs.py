@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from backends.decoder.metrics import DecoderMetrics
+from backends.encoder.metrics import EncoderMetrics
 from backends.launch.options import parse_options
 from backends.launch.parameters import SETTINGS
 from backends.launch.repository import find_models
@@ -116,7 +117,10 @@ def test_options_of_serve_exist(path: Path, capsys: pytest.CaptureFixture[str]) 
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     for rest in commands(TEXTS[path], r"python serve\.py"):
         assert options(rest) <= known, rest
-    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+)\.(\w+)=", TEXTS[path]):
+    for rest in commands(TEXTS[path], r"python build_engines\.py"):
+        source = (ROOT / "backends" / "encoder" / "command.py").read_text(encoding="utf-8")
+        assert options(rest) <= set(re.findall(r'"(--[a-z-]+)"', source)), rest
+    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+|audio_encoder)\.(\w+)=", TEXTS[path]):
         assert key in {field.name for field in dataclasses.fields(SETTINGS[stage])}, f"{stage}.{key}"
 
 
@@ -155,10 +159,11 @@ def test_every_parameter_is_in_tuning() -> None:
 
 
 def test_every_metric_is_in_architecture() -> None:
-    code = {metric.name for metrics in (PromptMetrics(), DecoderMetrics(), VocoderMetrics()) for metric in metrics}
+    stages = (PromptMetrics(), EncoderMetrics(), DecoderMetrics(), VocoderMetrics())
+    code = {metric.name for metrics in stages for metric in metrics}
     rows = re.findall(r"^\| `(voxstage_\w+)` \| (\w+) \|", TEXTS[ROOT / "docs" / "architecture.md"], re.MULTILINE)
     assert sorted(code) == sorted(name for name, _ in rows)
-    for metrics in (PromptMetrics(), DecoderMetrics(), VocoderMetrics()):
+    for metrics in stages:
         for metric in metrics:
             assert dict(rows)[metric.name] == type(metric).__name__.lower()
     for path in DOCS:

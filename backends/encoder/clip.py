@@ -1,0 +1,63 @@
+"""What a clip may be. Read from the codec's config alone: no weights, no torch, and no NumPy for ``serve.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backends.errors import CheckpointError, InvalidArgument
+from backends.json_file import read_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class ClipLimits:
+    """``sampling_rate`` in Hz, ``hop`` in samples a frame; a clip has 1 ... ``max_frames`` whole frames."""
+
+    sampling_rate: int
+    hop: int
+    max_frames: int
+
+    @classmethod
+    def load(cls, folder: Path, max_seconds: float) -> ClipLimits:
+        """For the codec in ``folder``. CheckpointError where its config does not say what is needed."""
+        config = read_json(folder / "config.json")
+        try:
+            rate = int(config["sampling_rate"] if "sampling_rate" in config else config["sample_rate"])
+            hop = int(config["downsample_rate"])
+        except KeyError as error:
+            raise CheckpointError(f"{error.args[0]} is missing from {folder / 'config.json'}") from None
+        return cls(rate, hop, frames_of(max_seconds, rate, hop))
+
+    def check(self, audio: NDArray[Any]) -> None:
+        """InvalidArgument unless ``audio`` is float32 [1, samples], whole frames within the limit, all finite."""
+        if audio.dtype != "float32" or audio.ndim != 2 or audio.shape[0] != 1:
+            shown = f"{audio.dtype} of shape {list(audio.shape)}"
+            raise InvalidArgument("audio", f"{shown} is not float32 [1, samples]: one mono clip a request")
+        samples = audio.shape[1]
+        if samples == 0:
+            raise InvalidArgument("audio", f"has 0 samples; one frame of {self.hop} is the least")
+        if samples % self.hop:
+            raise InvalidArgument(
+                "audio", f"{samples} samples are not a whole number of frames of {self.hop}: pad it with zeros"
+            )
+        if samples // self.hop > self.max_frames:
+            raise InvalidArgument(
+                "audio",
+                f"{samples / self.sampling_rate:.2f} s ({samples // self.hop} frames) is above "
+                f"{self.max_frames * self.hop / self.sampling_rate:.2f} s ({self.max_frames} frames), the longest clip",
+            )
+        import numpy as np  # not at the top: serve.py reads limits, and no clips
+
+        finite = np.isfinite(audio[0])
+        if not finite.all():
+            at = int(np.argmin(finite))
+            raise InvalidArgument("audio", f"sample {at} is {audio[0, at]}, not a finite number")
+
+
+def frames_of(seconds: float, sampling_rate: int, hop: int) -> int:
+    """Whole frames that ``seconds`` hold, one at least."""
+    return max(1, int(seconds * sampling_rate / hop))
