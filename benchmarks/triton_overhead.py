@@ -122,9 +122,14 @@ def serve(options: argparse.Namespace, folder: Path) -> tuple[subprocess.Popen[b
     repository, ready = folder / "models", folder / "ready.json"
     repository.mkdir()
     (repository / "tts_decoder").symlink_to(ROOT / "model_repository" / "tts_decoder")
+    # A whole checkpoint, because the launcher looks at both parts; the sizes of the decoder alone have no codec.
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "tts").symlink_to(ROOT / options.checkpoint / "tts")
+    (checkpoint / "codec").symlink_to(ROOT / "checkpoints" / "voice" / "codec")
     settings = {
         "device": options.device, "load_format": options.load_format, "force_frames": options.frames,
-        "max_running": max(options.concurrency), "prefill_rows": options.prefill_rows, "checkpoint": options.checkpoint,
+        "max_running": max(options.concurrency), "prefill_rows": options.prefill_rows, "checkpoint": str(checkpoint),
         "max_positions": options.positions, "prefix_cache": "false",
     }  # fmt: skip
     command = [
