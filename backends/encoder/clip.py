@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: Codecs whose encoder is implemented, by ``model_type``.
+ENCODERS = ("moss-audio-tokenizer",)
+
+
+def no_encoder(folder: Path) -> str | None:
+    """Why clips cannot be encoded with the codec in ``folder``, as a sentence's end; None where they can."""
+    kind = read_json(folder / "config.json").get("model_type")
+    if kind in ENCODERS:
+        return None
+    return f"the codec of this checkpoint ({kind}) only decodes here; clips need {' or '.join(ENCODERS)}"
+
+
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
     """``sampling_rate`` in Hz, ``hop`` in samples a frame; a clip has 1 ... ``max_frames`` whole frames."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.encoder.clip import ClipLimits
+from backends.encoder.clip import ClipLimits, no_encoder
 from backends.encoder.digest import graph_key
 from backends.encoder.metrics import EncoderMetrics
 from backends.encoder.runtime import Encoder, OnnxEncoder, TorchEncoder
@@ -31,7 +31,10 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 
 
 class AudioEncoderStage:
-    """One thread owns the encoder; ``execute`` checks and queues."""
+    """One thread owns the encoder; ``execute`` checks and queues.
+
+    With a codec that only decodes the stage loads and refuses every clip: speech without a clip goes on.
+    """
 
     Settings = EncoderSettings
     one_instance = False
@@ -40,12 +43,16 @@ class AudioEncoderStage:
     def __init__(self, settings: EncoderSettings, context: StageContext) -> None:
         self.settings, self.metrics, self._context = settings, EncoderMetrics(), context
         self._folder = home() / settings.checkpoint / "codec"
-        self.limits = ClipLimits.load(self._folder, settings.max_seconds)
         self._queue: deque[tuple[StageRequest, NDArray[np.float32]]] = deque()
         self._inside = 0
         self._wake, self._closing = threading.Condition(), False
         self._loaded: list[Encoder | Exception] = []
         self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
+        self._refusal = no_encoder(self._folder)
+        if self._refusal is not None:
+            context.log.warning("%s: every clip will be refused: %s", context.name, self._refusal)
+            return
+        self.limits = ClipLimits.load(self._folder, settings.max_seconds)
         self._thread.start()
         with self._wake:
             self._wake.wait_for(lambda: bool(self._loaded))
@@ -57,6 +64,8 @@ class AudioEncoderStage:
         """Queue one clip. Raises InvalidArgument for a clip out of its limits, Unavailable when the queue is full."""
         self.metrics.requests.inc()
         try:
+            if self._refusal is not None:
+                raise InvalidArgument("audio", f"cannot be encoded: {self._refusal}")
             audio = request.tensor("audio")
             if audio is None:
                 raise InvalidArgument("audio", "is missing")
@@ -77,7 +86,8 @@ class AudioEncoderStage:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join()
+        if self._refusal is None:
+            self._thread.join()
 
     def _count(self, change: int) -> None:
         self._inside += change

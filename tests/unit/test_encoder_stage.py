@@ -203,3 +203,14 @@ def test_what_does_not_load_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"audio_encoder\.runtime: 'onnx' runs on a CPU"):
         context: Any = Context()
         AudioEncoderStage(EncoderSettings(device="cuda", runtime="onnx"), context)
+
+
+def test_a_codec_that_only_decodes_refuses_clips_and_loads(tmp_path: Path) -> None:
+    (tmp_path / "codec").mkdir()
+    (tmp_path / "codec" / "config.json").write_text('{"model_type": "dac"}')
+    stage = make(checkpoint=str(tmp_path))
+    request: Any = Request(np.zeros((1, HOP), dtype=np.float32))
+    with pytest.raises(InvalidArgument, match=r"audio: cannot be encoded: the codec of this checkpoint \(dac\)"):
+        stage.execute(request)
+    assert stage.metrics.refused.value == 1
+    stage.close()
