@@ -25,6 +25,23 @@ class Counter:
 
 
 @dataclass
+class CounterFamily:
+    """One counter for each combination of label values, made when it is first counted."""
+
+    name: str
+    description: str
+    labels: tuple[str, ...]
+    values: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def inc(self, *labels: object, amount: float = 1.0) -> None:
+        """Add ``amount`` >= 0 to the counter of these label values, in the order of ``labels``. One writer."""
+        key = tuple(str(label) for label in labels)
+        if len(key) != len(self.labels):
+            raise ValueError(f"{self.name} has the labels {self.labels}, not {len(key)} of them")
+        self.values[key] = self.values.get(key, 0.0) + amount
+
+
+@dataclass
 class Gauge:
     """A number that goes up and down."""
 
@@ -59,7 +76,7 @@ class Histogram:
         return pending
 
 
-Metric = Counter | Gauge | Histogram
+Metric = Counter | CounterFamily | Gauge | Histogram
 
 
 class Metrics:
@@ -69,4 +86,4 @@ class Metrics:
         values = [
             each for value in vars(self).values() for each in (value.values() if isinstance(value, dict) else [value])
         ]
-        return iter([value for value in values if isinstance(value, Counter | Gauge | Histogram)])
+        return iter([value for value in values if isinstance(value, Counter | CounterFamily | Gauge | Histogram)])

@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb
 from numpy.typing import NDArray
 
 from backends.errors import Internal, VoxstageError
-from backends.metrics import Counter, Gauge, Histogram, Metrics
+from backends.metrics import Counter, CounterFamily, Gauge, Histogram, Metrics
 from backends.settings import load_settings, overrides
 
 _FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -137,10 +137,19 @@ class _MetricsMirror:
     """Copies a stage's metrics into Triton's, a few times a second."""
 
     def __init__(self, metrics: Metrics, labels: dict[str, str]) -> None:
-        kinds = {Counter: pb.MetricFamily.COUNTER, Gauge: pb.MetricFamily.GAUGE, Histogram: pb.MetricFamily.HISTOGRAM}
-        self._families, self._pairs = [], []
+        kinds = {
+            Counter: pb.MetricFamily.COUNTER,
+            CounterFamily: pb.MetricFamily.COUNTER,
+            Gauge: pb.MetricFamily.GAUGE,
+            Histogram: pb.MetricFamily.HISTOGRAM,
+        }
+        self._labels, self._families, self._pairs = labels, [], []
+        self._labelled: list[tuple[CounterFamily, Any, dict[tuple[str, ...], Any]]] = []
         for metric in metrics:
             family = pb.MetricFamily(name=metric.name, description=metric.description, kind=kinds[type(metric)])
+            if isinstance(metric, CounterFamily):
+                self._labelled.append((metric, family, {}))
+                continue
             extra = {"buckets": list(metric.buckets)} if isinstance(metric, Histogram) else {}
             self._families.append(family)  # Triton forgets a metric whose family object is gone
             self._pairs.append((metric, family.Metric(labels=labels, **extra)))
@@ -168,6 +177,15 @@ class _MetricsMirror:
             if value != seen:
                 mirror.increment(value - seen) if isinstance(metric, Counter) else mirror.set(value)
                 self._seen[metric.name] = value
+        for counters, family, mirrors in self._labelled:
+            for key, value in list(counters.values.items()):
+                if key not in mirrors:
+                    own = dict(zip(counters.labels, key, strict=True))
+                    mirrors[key] = family.Metric(labels=self._labels | own)
+                name = f"{counters.name}{key}"
+                if value != (seen := self._seen.get(name, 0.0)):
+                    mirrors[key].increment(value - seen)
+                    self._seen[name] = value
 
 
 def triton_model(stage_class: Any) -> type:

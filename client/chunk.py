@@ -12,14 +12,15 @@ import numpy as np
 class AudioChunk:
     """One response of the server.
 
-    audio          [n] float32 in -1…1 or int16, mono; n may be 0, in the last chunk above all
-    sample_rate    samples a second
+    audio          [n] float32 in -1…1 or int16, the channels in turns; n may be 0, in the last chunk above all
+    sample_rate    samples a second and channel
     index          0, 1, 2 … within its stream
     final          True for the last chunk, and only for it
     finish_reason  "" until the last chunk, then ``stop``, ``length`` or ``cancelled`` (``error`` is raised instead)
     received_at    time.monotonic() in seconds, when the chunk reached this process (not when it was asked for)
     timeline       what the server noted about the request: seconds since it was received, by event. Only in a last
                    chunk, and only when the server sends it
+    channels       1 for mono; 2 for stereo, left first: ``audio.reshape(-1, 2)`` has one column a channel
     """
 
     audio: np.ndarray
@@ -29,11 +30,17 @@ class AudioChunk:
     finish_reason: str
     received_at: float
     timeline: Mapping[str, float] | None = None
+    channels: int = 1
+
+    @property
+    def samples(self) -> int:
+        """Samples of one channel."""
+        return len(self.audio) // self.channels
 
     @property
     def seconds(self) -> float:
         """Length of the audio in seconds."""
-        return len(self.audio) / self.sample_rate if self.sample_rate else 0.0
+        return self.samples / self.sample_rate if self.sample_rate else 0.0
 
 
 def as_int16(audio: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ def _say(client: SpeechClient, text: str, seed: int, output: Path) -> tuple[list
         stack.callback(progress.close)
         for chunk in stream:
             if writer is None:
-                writer = stack.enter_context(WavWriter(output, chunk.sample_rate))
+                writer = stack.enter_context(WavWriter(output, chunk.sample_rate, chunk.channels))
             writer.write(chunk.audio)
             chunks.append(chunk)
             progress.update(chunk)

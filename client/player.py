@@ -11,12 +11,25 @@ import numpy as np
 from client.chunk import as_int16
 from client.errors import SpeechError
 
-# In the order of preference. All read mono little-endian 16-bit PCM from stdin; {rate} is the sample rate.
+# In the order of preference. All read little-endian 16-bit PCM from stdin; {rate} is the sample rate.
+_LAYOUT = ("-ch_layout", "stereo")
 PLAYERS: dict[str, tuple[str, ...]] = {
-    "ffplay": ("-loglevel", "error", "-nodisp", "-autoexit", "-f", "s16le", "-sample_rate", "{rate}", "-i", "-"),
-    "aplay": ("-q", "-t", "raw", "-f", "S16_LE", "-r", "{rate}", "-c", "1", "-"),
-    "paplay": ("--raw", "--format=s16le", "--rate={rate}", "--channels=1"),
-    "play": ("-q", "-t", "raw", "-r", "{rate}", "-e", "signed-integer", "-b", "16", "-c", "1", "-"),
+    "ffplay": (
+        "-loglevel",
+        "error",
+        "-nodisp",
+        "-autoexit",
+        "-f",
+        "s16le",
+        "-sample_rate",
+        "{rate}",
+        *_LAYOUT,
+        "-i",
+        "-",
+    ),
+    "aplay": ("-q", "-t", "raw", "-f", "S16_LE", "-r", "{rate}", "-c", "{channels}", "-"),
+    "paplay": ("--raw", "--format=s16le", "--rate={rate}", "--channels={channels}"),
+    "play": ("-q", "-t", "raw", "-r", "{rate}", "-e", "signed-integer", "-b", "16", "-c", "{channels}", "-"),
 }
 
 
@@ -37,9 +50,11 @@ def find_player() -> str:
 class Player:
     """A running player. ``write`` blocks while the player's buffer is full, that is: at the speed of playback."""
 
-    def __init__(self, name: str, sample_rate: int) -> None:
+    def __init__(self, name: str, sample_rate: int, channels: int = 1) -> None:
         self.name = name
-        command = [name, *(argument.format(rate=sample_rate) for argument in PLAYERS[name])]
+        # ffplay takes raw audio for mono, and older ones do not know how to be told so.
+        arguments = [argument for argument in PLAYERS[name] if channels > 1 or argument not in _LAYOUT]
+        command = [name, *(argument.format(rate=sample_rate, channels=channels) for argument in arguments)]
         # A process group of its own: Ctrl-C is ours to handle, and stop() ends the player.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True

@@ -22,6 +22,7 @@ def read_chunk(result: InferResult, received_at: float) -> tuple[AudioChunk, str
         finish_reason=_text(result, "finish_reason"),
         received_at=received_at,
         timeline=read_timeline(result.as_numpy("timeline")),
+        channels=_channels(result),
     )
     if chunk.audio.dtype not in (np.float32, np.int16):
         raise ServerError(f"The server sent audio of dtype {chunk.audio.dtype}; this client reads float32 and int16")
@@ -45,6 +46,15 @@ def read_timeline(tensor: np.ndarray | None) -> dict[str, float] | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     }
     return numbers or None
+
+
+def _channels(result: InferResult) -> int:
+    """1 where the response does not say."""
+    array = result.as_numpy("channels")
+    channels = 1 if array is None else int(array.reshape(-1)[0])
+    if channels < 1:
+        raise ServerError(f"The server sent audio of {channels} channels")
+    return channels
 
 
 def _output(result: InferResult, name: str) -> np.ndarray:

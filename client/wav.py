@@ -15,38 +15,40 @@ HEADER_BYTES = 44
 UNKNOWN_BYTES = 0xFFFFFFFF
 
 
-def wav_header(sample_rate: int, data_bytes: int) -> bytes:
-    """44 bytes: RIFF, a ``fmt`` chunk for mono 16-bit PCM, and the head of ``data`` (Microsoft RIFF MCI, 1991)."""
+def wav_header(sample_rate: int, data_bytes: int, channels: int = 1) -> bytes:
+    """44 bytes: RIFF, a ``fmt`` chunk for 16-bit PCM, and the head of ``data`` (Microsoft RIFF MCI, 1991)."""
     riff_bytes = min(HEADER_BYTES - 8 + data_bytes, UNKNOWN_BYTES)
-    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+    step = 2 * channels
+    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, channels, sample_rate, step * sample_rate, step, 16)
     data = struct.pack("<4sI", b"data", min(data_bytes, UNKNOWN_BYTES))
     return struct.pack("<4sI4s", b"RIFF", riff_bytes, b"WAVE") + fmt + data
 
 
 class WavWriter:
-    """Mono 16-bit WAV. The header is corrected after every chunk, so the file is whole whenever writing stops.
+    """16-bit WAV, mono unless told. The header is corrected after every chunk, so the file is whole whenever writing
+    stops.
 
     A file that cannot seek (a named pipe) keeps a header of unknown length, which players accept.
     """
 
-    def __init__(self, path: str | Path, sample_rate: int) -> None:
-        if sample_rate <= 0:
-            raise ValueError(f"sample_rate is {sample_rate}; it must be above 0")
-        self.sample_rate = sample_rate
-        self.samples = 0
+    def __init__(self, path: str | Path, sample_rate: int, channels: int = 1) -> None:
+        if sample_rate <= 0 or channels <= 0:
+            raise ValueError(f"sample_rate is {sample_rate} and channels {channels}; they must be above 0")
+        self.sample_rate, self.channels = sample_rate, channels
+        self.samples = 0  # of all channels together
         self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
         self._seekable = self._file.seekable()
-        self._file.write(wav_header(sample_rate, 0 if self._seekable else UNKNOWN_BYTES))
+        self._file.write(wav_header(sample_rate, 0 if self._seekable else UNKNOWN_BYTES, channels))
         self._file.flush()
 
     def write(self, audio: np.ndarray) -> None:
-        """Append ``audio`` [n], int16 or float in -1…1."""
+        """Append ``audio`` [n], int16 or float in -1…1, the channels in turns."""
         data = as_int16(audio).tobytes()
         self._file.write(data)
         self.samples += len(data) // 2
         if self._seekable:
             self._file.seek(0)
-            self._file.write(wav_header(self.sample_rate, 2 * self.samples))
+            self._file.write(wav_header(self.sample_rate, 2 * self.samples, self.channels))
             self._file.seek(0, 2)
         self._file.flush()
 

@@ -84,7 +84,8 @@ def mimi_model(encoder: bool = False, **config: Any) -> MimiModel:
         for book in (module for name, module in model.named_modules() if name.endswith("codebook")):
             book.cluster_usage[0] = 0.0  # an entry that training never used
             book.embed_sum[0] *= 1e-5
-        last = model.decoder.decoder_seanet.layers[-1].conv
+        seanet = getattr(model.decoder, "decoder_seanet", model.decoder)  # older transformers have no such part
+        last = seanet.layers[-1].conv
         gain = 1 / public_decode(model, random_codes(model.config, 8)).std()
         last.weight.mul_(gain)
         last.bias.mul_(gain)

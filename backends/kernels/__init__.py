@@ -1,4 +1,4 @@
-"""Kernels of the decode step: one contract, two implementations.
+"""Kernels of the decode step and of the streaming vocoder: one contract, two implementations.
 
 Every function here takes tensors on either device. On the CPU it runs a torch version, which is also the reference of
 the tests; on CUDA it launches a kernel written in the Triton language (``backends/kernels/gpu``), imported at the first
@@ -11,7 +11,8 @@ from backends.kernels.activation import bias_activation, silu_mul
 from backends.kernels.attention import AttentionWorkspace, attention_workspace, paged_decode_attention, split_keys_for
 from backends.kernels.frame import frame_attention
 from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, linear_workspace, plan_for, skinny_linear
-from backends.kernels.norm import add_layer_norm, add_rms_norm, layer_norm
+from backends.kernels.norm import accumulate_layer_norm, add_layer_norm, add_rms_norm, layer_norm
+from backends.kernels.ring import ring_attention, rope_ring_store
 from backends.kernels.rope import qk_norm_rope_store
 from backends.kernels.row_key import row_keys_kernel
 from backends.kernels.sampling import Draws, sample_embed, sample_ids
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "SlotState",
     "StepInput",
+    "accumulate_layer_norm",
     "add_layer_norm",
     "add_rms_norm",
     "attention_workspace",
@@ -38,6 +40,8 @@ __all__ = [
     "paged_decode_attention",
     "plan_for",
     "qk_norm_rope_store",
+    "ring_attention",
+    "rope_ring_store",
     "row_keys_kernel",
     "sample_embed",
     "sample_ids",

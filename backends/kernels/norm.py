@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,6 +40,23 @@ def add_layer_norm(
     total = total if residual is None else total + residual
     normed = F.layer_norm(total.float(), (total.shape[-1],), weight.float(), bias.float(), eps)
     return normed.to(x.dtype), total
+
+
+def accumulate_layer_norm(
+    total: Tensor, x: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
+) -> Tensor:
+    """Add ``x`` [N, D] of any float dtype to ``total`` float32 [N, D] in place; the layer norm of that, in ``dtype``.
+
+    ``weight``, ``bias`` float32 [D]. A residual stream kept in float32 collects many small terms without rounding each
+    to the dtype of the products. Float32 inside, rounded once at the end; without ``x`` nothing is added.
+    """
+    if total.is_cuda:
+        from backends.kernels.gpu import norm as gpu
+
+        return gpu.accumulate_layer_norm(total, x, weight, bias, eps, dtype)
+    if x is not None:
+        total += x
+    return F.layer_norm(total, (total.shape[1],), weight, bias, eps).to(dtype)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

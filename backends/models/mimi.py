@@ -25,7 +25,7 @@ from backends.models.codes import check_codes
 from backends.models.mimi_config import MODEL_TYPE, read_spec
 from backends.models.mimi_quantizer import read_split_quantizer
 from backends.models.mimi_transformer import MimiTransformer
-from backends.models.named_tensors import NamedTensors
+from backends.models.named_tensors import NamedTensors, RandomTensors
 from backends.models.seanet_decoder import SeanetDecoder
 
 __all__ = ["MODEL_TYPE", "Mimi"]
@@ -38,6 +38,8 @@ class Mimi:
     ``sampling_rate`` in Hz, ``hop`` in samples a frame and channel, ``channels`` 1 or 2, ``codebooks`` and ``entries``
     the sizes of a frame's codes.
     """
+
+    GPU_DTYPE = torch.float32
 
     def __init__(self, config: dict[str, Any], tensors: NamedTensors, codebooks: int | None = None) -> None:
         self.spec = spec = read_spec(config, codebooks)
@@ -57,12 +59,32 @@ class Mimi:
 
     @classmethod
     @torch.inference_mode()
-    def load(cls, folder: Path, device: str | torch.device = "cpu", codebooks: int | None = None) -> Mimi:
+    def load(
+        cls,
+        folder: Path,
+        device: str | torch.device = "cpu",
+        codebooks: int | None = None,
+        dtype: torch.dtype = GPU_DTYPE,
+        decode_only: bool = True,
+    ) -> Mimi:
         """Read a published folder. ``codebooks`` limits the codec to its first ones. CheckpointError names what is
-        wrong."""
+        wrong. ``dtype`` is float32, and there is no encoder: both only so that all codecs load alike."""
         config = read_json(folder / "config.json")
-        tensors = NamedTensors(read_tensors(folder), str(folder), torch.device(device), torch.float32)
+        tensors = NamedTensors(read_tensors(folder), str(folder), torch.device(device), dtype)
         return cls(config, tensors, codebooks)
+
+    @classmethod
+    @torch.inference_mode()
+    def dummy(
+        cls,
+        folder: Path,
+        device: str | torch.device = "cpu",
+        codebooks: int | None = None,
+        dtype: torch.dtype = GPU_DTYPE,
+        decode_only: bool = True,
+    ) -> Mimi:
+        """The codec that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
+        return cls(read_json(folder / "config.json"), RandomTensors(0, torch.device(device), dtype), codebooks)
 
     def check_codes(self, codes: Tensor) -> None:
         """InvalidArgument unless ``codes`` is an integer tensor [T, codebooks] with values in [0, entries).
@@ -72,9 +94,9 @@ class Mimi:
         """
         check_codes(codes, self.codebooks, self.entries)
 
-    def new_state(self, slots: int) -> list[Tensor]:
+    def new_state(self, slots: int, step_frames: int) -> list[Tensor]:
         """Streaming state for ``slots`` streams: the context of the upsampling, the transformer's history, and the
-        contexts of the SEANet decoder."""
+        contexts of the SEANet decoder. It is the same for steps of any length."""
         return [
             self._upsample.new_context(slots),
             self._transformer.new_history(slots),
@@ -106,4 +128,4 @@ class Mimi:
         if not codes.shape[0]:
             return torch.zeros(0, device=self.device)
         start = torch.zeros(1, dtype=torch.int64, device=self.device)
-        return self.step(codes.to(self.device, torch.int64)[None], start, start, self.new_state(1))[0]
+        return self.step(codes.to(self.device, torch.int64)[None], start, start, self.new_state(1, len(codes)))[0]

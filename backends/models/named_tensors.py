@@ -48,10 +48,10 @@ class RandomTensors(NamedTensors):
 
     def __init__(self, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__({}, "random weights", device, dtype)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(device).manual_seed(seed)
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Normal values with a standard deviation of one over the square root of the input width; norms near 1."""
-        values = torch.randn(shape, generator=self._generator)
+        values = torch.randn(shape, generator=self._generator, device=self.device)
         values = 1.0 + 0.1 * values if len(shape) == 1 or shape[1:] == (1, 1) else values * shape[1] ** -0.5
         return values.to(device=self.device, dtype=self.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.metrics import Counter, Gauge, Histogram, Metrics
+from backends.metrics import Counter, CounterFamily, Gauge, Histogram, Metrics
 from backends.timeline import STATIONS
 
 _SPAN_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -16,6 +16,14 @@ class VocoderMetrics(Metrics):
         self.frames = Counter("voxstage_vocoder_frames", "Frames decoded")
         self.steps = Counter("voxstage_vocoder_steps", "Vocoder steps run")
         self.step_seconds = Counter("voxstage_vocoder_step_seconds", "Seconds spent in vocoder steps")
+        self.step_shapes = CounterFamily(
+            "voxstage_vocoder_step_shapes",
+            "Decode steps by streams computed (B), frames (T) and how they ran: graph or eager",
+            ("streams", "frames", "run"),
+        )
+        self.graph_failures = Counter(
+            "voxstage_vocoder_graph_failures", "Times that CUDA graphs were turned off by a fault"
+        )
         self.cancelled = Counter("voxstage_vocoder_cancelled", "Streams whose client was gone when a chunk came")
         self.failed = Counter("voxstage_vocoder_failed", "Streams ended by a fault of the vocoder")
         self.idle = Counter("voxstage_vocoder_idle", "Streams closed because no chunk came for stream_idle_seconds")

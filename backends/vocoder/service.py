@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 from backends.device import give_way, resolve_device, use_threads
 from backends.errors import Internal, Unavailable, VoxstageError
 from backends.fields import read_format, scalar
-from backends.models.codec import load_codec
 from backends.outbox import Outbox
 from backends.settings import home
 from backends.timeline import Timeline
 from backends.vocoder.engine import CodeChunk
-from backends.vocoder.engines import build_engine, hold_seconds
+from backends.vocoder.engines import hold_seconds, load_engine
 from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.pcm import to_format
 from backends.vocoder.schedule import Chunk, StepScheduler
 from backends.vocoder.settings import VocoderSettings
-from backends.vocoder.streaming import StreamingVocoder
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
@@ -71,9 +69,9 @@ class VocoderStage:
         use_threads(settings.num_threads)
         folder = home() / settings.checkpoint / "codec"
         self.settings, self.metrics, self._context = settings, VocoderMetrics(), context
-        codec = load_codec(folder, device)
-        self.vocoder = build_engine(codec, settings, self.metrics.batch_streams.observe)
-        self._steps: StepScheduler[_Job] = StepScheduler(self.vocoder.step_streams, hold_seconds(codec, settings))
+        self.vocoder = load_engine(settings, folder, device, self.metrics)
+        hold = hold_seconds(self.vocoder, settings)
+        self._steps: StepScheduler[_Job] = StepScheduler(self.vocoder.step_streams, hold)
         self._streams: dict[int, _Stream] = {}
         self._dead: OrderedDict[int, None] = OrderedDict()
         self._no_slot: OrderedDict[int, list[_Job]] = OrderedDict()
@@ -82,11 +80,6 @@ class VocoderStage:
         self._hangups = Outbox("vocoder-hangups")
         context.log.info("%s: %s on %s, %d streams a step", context.name, folder, device, self.vocoder.step_streams)
         self._on_cpu = device.type == "cpu"
-        if self._on_cpu and isinstance(self.vocoder, StreamingVocoder):
-            # Chunked equals whole by what this machine's libraries do, so look (backends/models/causal_transformer.py).
-            difference = self.vocoder.measure_exactness(chunks=(1, 4, 25), frames=50)
-            if difference:
-                context.log.warning("chunked and whole decode differ here by up to %g of full scale", difference)
         self._thread = threading.Thread(target=self._loop, name="vocoder", daemon=True)
         self._thread.start()
 
@@ -134,7 +127,7 @@ class VocoderStage:
             except Exception as error:
                 self._context.log.exception("a vocoder step failed")
                 for chunk in step:
-                    self._break(chunk.payload, Internal(f"the vocoder failed: {error}"))
+                    self._break_anyhow(chunk.payload, error)
 
     def _take(self) -> bool:
         """Wait for chunks and sort them in. False when closing and nothing is left."""
@@ -147,7 +140,11 @@ class VocoderStage:
             jobs = list(self._inbox)
             self._inbox.clear()
         for job in jobs:
-            self._sort_in(job)
+            try:
+                self._sort_in(job)
+            except Exception as error:
+                self._context.log.exception("a chunk could not be sorted in")
+                self._break_anyhow(job, error)
         self._close_idle()
         self.metrics.streams.set(len(self._streams))
         return not (self._closing and not jobs and not len(self._steps))
@@ -197,16 +194,29 @@ class VocoderStage:
             if isinstance(result, VoxstageError):
                 self._break(job, result)
                 continue
-            audio = result.cpu().numpy()
-            self._answer(job, audio, job.final, job.finish_reason, "")
-            seconds = len(audio) / self.vocoder.channels / self.vocoder.sampling_rate
-            margin = self._steps.sent(job.stream, seconds, time.monotonic())
-            if margin is not None:
-                self.metrics.margin.observe(margin)
-            self.metrics.chunks.inc()
-            self.metrics.frames.inc(len(job.codes))
-            if job.final:
-                self._forget(job.stream)
+            try:
+                self._deliver(job, result.cpu().numpy())
+            except Exception as error:  # this stream's own: a sample that is no number, say
+                self._break_anyhow(job, error)
+
+    def _deliver(self, job: _Job, audio: NDArray[np.float32]) -> None:
+        """Answer a chunk, and close its stream if it was the last."""
+        self._answer(job, audio, job.final, job.finish_reason, "")
+        seconds = len(audio) / self.vocoder.channels / self.vocoder.sampling_rate
+        margin = self._steps.sent(job.stream, seconds, time.monotonic())
+        if margin is not None:
+            self.metrics.margin.observe(margin)
+        self.metrics.chunks.inc()
+        self.metrics.frames.inc(len(job.codes))
+        if job.final:
+            self._forget(job.stream)
+
+    def _break_anyhow(self, job: _Job, error: Exception) -> None:
+        """:meth:`_break` for what nobody expected; the thread, and with it all other streams, goes on."""
+        try:
+            self._break(job, error if isinstance(error, VoxstageError) else Internal(f"the vocoder failed: {error}"))
+        except Exception:
+            self._context.log.exception("a broken stream could not be told")
 
     def _break(self, job: _Job, error: VoxstageError) -> None:
         """A stream that breaks ends in-band: an error response in mid-stream would leak the request."""
@@ -240,6 +250,7 @@ class VocoderStage:
             {
                 "audio": to_format(audio, job.format),
                 "sample_rate": scalar(self.vocoder.sampling_rate, np.int32),
+                "channels": scalar(self.vocoder.channels, np.int32),
                 "chunk_index": scalar(job.index, np.int32),
                 "final": scalar(final, np.bool_),
                 "finish_reason": scalar(reason, np.object_),

@@ -22,25 +22,25 @@ class CausalCodec(Protocol):
 
     def check_codes(self, codes: Tensor) -> None: ...
 
-    def new_state(self, slots: int) -> list[Tensor]: ...
+    def new_state(self, slots: int, step_frames: int) -> list[Tensor]: ...
 
     def step(self, codes: Tensor, frames: Tensor, slots: Tensor, state: list[Tensor]) -> Tensor: ...
 
 
 class SlotState:
-    """State of ``slots`` streams and of ``scratch`` more places that fill up a step. Written in place; addresses
-    never move.
+    """State of ``slots`` streams and of ``scratch`` more places that fill up a step, for steps of up to ``step_frames``
+    frames. Written in place; addresses never move.
 
     ``frames`` int64 [slots + scratch] counts the frames a place has decoded. A place with 0 frames is a fresh stream,
     whatever its tensors hold: the codec never looks before frame 0 (finite values are masked out exactly, and a codec
     of finite weights makes no others). So opening a slot clears nothing but the count.
     """
 
-    def __init__(self, codec: CausalCodec, slots: int, scratch: int) -> None:
+    def __init__(self, codec: CausalCodec, slots: int, scratch: int, step_frames: int) -> None:
         if slots < 1 or scratch < 1:
             raise ValueError(f"slots: {slots} and scratch: {scratch} must be at least 1")
         self.slots = slots
-        self.tensors = codec.new_state(slots + scratch)
+        self.tensors = codec.new_state(slots + scratch, step_frames)
         self.frames = torch.zeros(slots + scratch, dtype=torch.int64, device=codec.device)
         self.scratch = tuple(range(slots, slots + scratch))
         self._free = list(reversed(range(slots)))

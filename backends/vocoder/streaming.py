@@ -5,13 +5,15 @@ What holds and why:
 * T is exact. Streams of one step have the same T; nothing is ever padded in time, because padding would move the state.
 * B is constant: a step always runs ``step_streams`` streams, the missing ones on scratch slots. So the shape of a
   step depends on T alone, and by construction load, slot number and neighbours reach no kernel's shape; a stream's
-  rows are computed from its own rows and state only.
+  rows are computed from its own rows and state only. On a GPU :meth:`StreamingVocoder.prepare` adds smaller B that
+  were seen to give the same bits.
 * Chunked equals whole, and a stream's place in the bucket does not matter: by construction in attention, by
   measurement in the matrix products (see backends/models/causal_transformer.py).
-  :meth:`StreamingVocoder.measure_exactness` measures it on the machine at hand.
+  :meth:`StreamingVocoder.measure_exactness` measures it on the machine at hand. On a GPU products of another number of
+  rows may round differently, so there the bits belong to the chunk schedule, which is the request's.
 
-:meth:`StreamingVocoder.step` is written for a CUDA graph around it (not yet captured on a GPU): slots and resets are
-tensors, no shape comes from data, nothing synchronises with the host, and the state it writes never moves.
+:meth:`StreamingVocoder.step` runs inside CUDA graphs: slots and resets are tensors, no shape comes from data, nothing
+synchronises with the host, and the state it writes never moves.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ import torch
 from torch import Tensor
 
 from backends.errors import Internal, InvalidArgument, VoxstageError
+from backends.vocoder.buckets import stream_buckets
 from backends.vocoder.engine import CodeChunk
+from backends.vocoder.graphs import GraphOptions, VocoderGraphs
+from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.state import CausalCodec, SlotState
 
 # On a CPU the products of one stream's chunk are large enough: a larger bucket gains little when full and pays for
-# scratch slots when not (benchmarks/vocoder_cpu.py). A GPU wants more.
+# scratch slots when not (benchmarks/vocoder.py). A GPU wants more.
 CPU_STEP_STREAMS = 1
 # One stream gains next to nothing from a second thread, and OpenMP threads that spin for one another on cores that
 # other processes use stall for up to a second (measured on 2 busy cores at T = 1: median 5.5 ms a step with 1 thread,
@@ -37,11 +42,17 @@ CPU_THREADS = 1
 class StreamingVocoder:
     """Decodes up to ``step_streams`` streams a step on ``slots`` slots. One thread owns it; it takes no locks.
 
-    Chunks longer than ``max_step_frames`` run as several steps. ``hop`` samples a frame at ``sampling_rate`` Hz.
+    Chunks longer than ``max_step_frames`` run as several steps. ``hop`` samples a frame and channel at
+    ``sampling_rate`` Hz. On a GPU, call :meth:`prepare` before serving. Audio comes back on the host.
     """
 
     def __init__(
-        self, codec: CausalCodec, step_streams: int = CPU_STEP_STREAMS, slots: int = 64, max_step_frames: int = 50
+        self,
+        codec: CausalCodec,
+        step_streams: int = CPU_STEP_STREAMS,
+        slots: int = 64,
+        max_step_frames: int = 50,
+        metrics: VocoderMetrics | None = None,
     ) -> None:
         if step_streams < 1:
             raise ValueError(f"step_streams: {step_streams} is below 1")
@@ -50,8 +61,51 @@ class StreamingVocoder:
         self.codec = codec
         self.step_streams, self.max_step_frames = step_streams, max_step_frames
         self.hop, self.sampling_rate, self.channels = codec.hop, codec.sampling_rate, codec.channels
+        self.metrics = metrics or VocoderMetrics()
+        self.buckets: tuple[int, ...] = (step_streams,)
+        self._graphs = VocoderGraphs(self.metrics, codec.device)
+        self._on_gpu = codec.device.type == "cuda"
         with torch.inference_mode():
-            self.state = SlotState(codec, slots, step_streams)
+            self.state = SlotState(codec, slots, step_streams, max_step_frames)
+
+    @property
+    def graphs(self) -> int:
+        """CUDA graphs that serve."""
+        return len(self._graphs)
+
+    @torch.inference_mode()
+    def prepare(self, graphs: GraphOptions | None, deterministic: bool = True) -> None:
+        """Before serving, on a GPU: compile kernels, choose the buckets and capture ``graphs`` (None: none).
+
+        Nothing is captured afterwards. Does nothing on a CPU. ``deterministic`` False: smaller buckets whether they
+        round alike or not.
+        """
+        if not self._on_gpu:
+            return
+        if self.state.free != self.state.slots:
+            raise Internal("prepare: streams are open; graphs are captured before serving only")
+        generator = torch.Generator().manual_seed(0)
+
+        def random_codes(frames: int) -> Tensor:
+            return torch.randint(self.codec.entries, (frames, self.codec.codebooks), generator=generator)
+
+        def decode(codes: Tensor) -> Tensor:
+            streams = len(codes)
+            return self._packed_step(
+                self._pack(codes, self.state.scratch[:streams], True).to(self.codec.device), streams
+            )
+
+        self.buckets = stream_buckets(decode, self.step_streams, self.max_step_frames, random_codes, deterministic)
+        if graphs is not None:
+            self._graphs.capture(
+                self._packed_step,
+                lambda streams, length: self._pack(
+                    random_codes(length).expand(streams, -1, -1), self.state.scratch[:streams], True
+                ),
+                self.buckets,
+                GraphOptions(min(graphs.max_frames, self.max_step_frames), graphs.min_free_bytes),
+            )
+        self.state.frames.zero_()
 
     def open(self) -> int:
         """A slot for a new stream. Unavailable when all are taken."""
@@ -69,10 +123,10 @@ class StreamingVocoder:
     def decode(self, slots: Sequence[int], codes: Tensor) -> Tensor:
         """The next T frames of b streams, b <= step_streams.
 
-        ``slots``: b different open slots; ``codes``: integers [b, T, codebooks] -> float32 [b, T * hop], full scale
-        1.0, not clipped. T = 0 gives [b, 0]. Everything is checked before any state moves: InvalidArgument for codes
-        out of range (all b streams are refused together; :meth:`decode_each` keeps peers apart), Internal for slots
-        that are not open or named twice.
+        ``slots``: b different open slots; ``codes``: integers [b, T, codebooks] -> float32 [b, T * hop * channels],
+        full scale 1.0, not clipped. T = 0 gives [b, 0]. Everything is checked before any state moves: InvalidArgument
+        for codes out of range (all b streams are refused together; :meth:`decode_each` keeps peers apart), Internal for
+        slots that are not open or named twice. Internal for a step that breaks: the b streams have lost their state.
         """
         self._check_slots(slots)
         if codes.ndim != 3 or codes.shape[0] != len(slots):
@@ -108,9 +162,10 @@ class StreamingVocoder:
                 step = members[at : at + self.step_streams]
                 try:
                     audio = self._run([chunks[i].slot for i in step], torch.stack([chunks[i].codes for i in step]))
-                except RuntimeError as error:
+                except Exception as error:  # whatever broke, it is these streams' alone
+                    failure = error if isinstance(error, Internal) else Internal(f"vocoder step failed: {error}")
                     for i in step:
-                        results[i] = Internal(f"vocoder step failed: {error}")
+                        results[i] = failure
                 else:
                     for i, result in zip(step, audio, strict=True):
                         results[i] = result
@@ -118,7 +173,7 @@ class StreamingVocoder:
 
     @torch.inference_mode()
     def decode_whole(self, codes: Tensor) -> Tensor:
-        """Codes [T, codebooks] of a whole stream -> float32 [T * hop], at the same bucket. Needs no slot."""
+        """Codes [T, codebooks] of a whole stream -> float32 [T * hop * channels]. Needs no slot."""
         self.check_codes(codes)
         return self._run([self.state.scratch[0]], codes[None])[0]
 
@@ -142,9 +197,8 @@ class StreamingVocoder:
         return worst
 
     def step(self, codes: Tensor, slots: Tensor, reset: Tensor) -> Tensor:
-        """One step at full shape: ``codes`` int64 [step_streams, T, codebooks], ``slots`` int64 and ``reset`` bool
-        [step_streams], all on the codec's device, slots all different -> float32 [step_streams, T * hop]. A reset
-        stream starts from frame 0."""
+        """One step at full shape: ``codes`` int64 [B, T, codebooks], ``slots`` int64 and ``reset`` bool [B], all on the
+        codec's device, slots all different -> float32 [B, T * hop * channels]. A reset stream starts from frame 0."""
         frames = self.state.frames.index_select(0, slots).masked_fill(reset, 0)
         audio = self.codec.step(codes, frames, slots, self.state.tensors)
         self.state.frames.index_copy_(0, slots, frames + codes.shape[1])
@@ -153,21 +207,55 @@ class StreamingVocoder:
     def _run(self, slots: list[int], codes: Tensor) -> Tensor:
         """Fill the bucket with scratch slots (code 0) and run as many steps as T needs."""
         used, total = codes.shape[:2]
+        streams = next(size for size in self.buckets if size >= used)
+        width = self.hop * self.channels
+        audio = torch.empty(used, total * width, pin_memory=self._on_gpu)
         if not total:
-            return torch.zeros(used, 0, device=self.codec.device)
-        places = slots + [place for place in self.state.scratch if place not in slots][: self.step_streams - used]
-        full = codes.new_zeros(self.step_streams, total, self.codec.codebooks, dtype=torch.int64, device="cpu")
+            return audio
+        places = slots + [place for place in self.state.scratch if place not in slots][: streams - used]
+        full = codes.new_zeros(streams, total, self.codec.codebooks, dtype=torch.int64, device="cpu")
         full[:used] = codes
-        full = full.to(self.codec.device)
-        where = torch.tensor(places, device=self.codec.device)
-        reset = torch.tensor([self.state.is_fresh(place) for place in places], device=self.codec.device)
-        pieces = []
         for start in range(0, total, self.max_step_frames):
-            pieces.append(self.step(full[:, start : start + self.max_step_frames], where, reset)[:used])
-            reset = torch.zeros_like(reset)
+            part = full[:, start : start + self.max_step_frames]
+            inputs = self._pack(part, places, start == 0)
+            made = audio[:, start * width : (start + part.shape[1]) * width]
+            self._step_to_host(inputs, streams, part.shape[1], made)
         for slot in slots:
             self.state.started(slot)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        return audio
+
+    def _step_to_host(self, inputs: Tensor, streams: int, frames: int, audio: Tensor) -> None:
+        """One step; the first rows of its samples go to ``audio`` on the host. Ends when they are there, because faults
+        of a replay surface no earlier."""
+        replayed = (streams, frames) in self._graphs
+        try:
+            if replayed:
+                made = self._graphs.replay(inputs, streams, frames)
+            else:
+                made = self._packed_step(inputs.to(self.codec.device, non_blocking=True), streams)
+            audio.copy_(made[: len(audio)], non_blocking=True)
+            if self._on_gpu:
+                torch.cuda.current_stream(self.codec.device).synchronize()
+        except Exception as error:
+            if replayed:
+                self._graphs.disable("replay", error)
+            raise
+        self.metrics.step_shapes.inc(streams, frames, "graph" if replayed else "eager")
+
+    def _pack(self, codes: Tensor, places: Sequence[int], first: bool) -> Tensor:
+        """All inputs of a step in one tensor int64 [B * T * codebooks + 2 B] on the host, so that they take one copy:
+        codes, slots, resets. ``first``: reset the streams that have not had a step."""
+        fresh = [int(first and self.state.is_fresh(place)) for place in places]
+        rest = torch.tensor([*places, *fresh])
+        packed = torch.empty(codes.numel() + len(rest), dtype=torch.int64, pin_memory=self._on_gpu)
+        packed[: -len(rest)] = codes.reshape(-1)
+        packed[-len(rest) :] = rest
+        return packed
+
+    def _packed_step(self, packed: Tensor, streams: int) -> Tensor:
+        """:meth:`step` on what :meth:`_pack` made, on the codec's device."""
+        codes, slots, reset = packed.tensor_split([len(packed) - 2 * streams, len(packed) - streams])
+        return self.step(codes.view(streams, -1, self.codec.codebooks), slots, reset != 0)
 
     def _check_slots(self, slots: Sequence[int]) -> None:
         if not 1 <= len(slots) <= self.step_streams:

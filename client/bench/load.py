@@ -99,7 +99,7 @@ class Load:
         try:
             async with stream:
                 async for chunk in stream:
-                    arrived.append((chunk.received_at - self.start, len(chunk.audio)))
+                    arrived.append((chunk.received_at - self.start, chunk.samples))
                     chunks[:] = [chunk]  # the last one has all that is still of use; audio would fill the memory
             ended = arrived[-1][0]
             if chunks[-1].finish_reason == "cancelled":

@@ -27,7 +27,7 @@ class Record:
     message        what the error said
     finish_reason  ``stop`` or ``length`` when OK
     sample_rate    samples a second; 0 when no chunk came
-    chunks         arrival and number of samples of every chunk
+    chunks         arrival and number of samples (of one channel) of every chunk
     timeline       what the server noted; None when it sent none
     """
 

@@ -86,7 +86,7 @@ def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None)
         for chunk in stream:
             if not chunks:
                 # Only now: a request that fails leaves an older file alone, and the sample rate is the server's.
-                sinks = _open_sinks(args.output, player, chunk.sample_rate, stack)
+                sinks = _open_sinks(args.output, player, chunk, stack)
             for sink in sinks:
                 sink.write(chunk.audio)
             chunks.append(chunk)
@@ -104,15 +104,17 @@ def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None)
     return 0
 
 
-def _open_sinks(output: str | None, player: str | None, rate: int, stack: contextlib.ExitStack) -> list[Sink]:
+def _open_sinks(output: str | None, player: str | None, first: AudioChunk, stack: contextlib.ExitStack) -> list[Sink]:
     sinks: list[Sink] = []
+    rate, channels = first.sample_rate, first.channels
     if output == "-":
-        _say(f"Raw PCM on stdout: 16-bit little-endian, mono, {rate} samples a second.")
+        layout = "mono" if channels == 1 else f"{channels} channels in turns"
+        _say(f"Raw PCM on stdout: 16-bit little-endian, {layout}, {rate} samples a second.")
         sinks.append(RawWriter(sys.stdout.buffer))
     elif output is not None:
-        sinks.append(stack.enter_context(WavWriter(output, rate)))
+        sinks.append(stack.enter_context(WavWriter(output, rate, channels)))
     if player is not None:
-        playing = Player(player, rate)
+        playing = Player(player, rate, channels)
         stack.callback(playing.stop)
         sinks.append(playing)
     return sinks

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from backends.models.mimi import Mimi
+from backends.vocoder.graphs import GraphOptions
 from backends.vocoder.streaming import StreamingVocoder
 from tests.mimi_cases import CONFIGS, mimi_codec, mimi_model
 
@@ -69,3 +70,24 @@ def test_alone_equals_among_fifteen_others_that_join_and_leave(codec: Mimi) -> N
         batch = torch.stack([part if one == slot else random_codes(codec, len(part), one) for one in company])
         made.append(vocoder.decode(company, batch)[company.index(slot)])
     assert torch.equal(torch.cat(made), alone)
+
+
+def test_graphs_equal_eager_steps(codec: Mimi) -> None:
+    """Three steps a shape, and state that goes on from a graph's step to an eager one."""
+    graphed, eager = (StreamingVocoder(codec, step_streams=4, slots=4, max_step_frames=10) for _ in range(2))
+    graphed.prepare(GraphOptions(max_frames=6), deterministic=False)
+    assert graphed.graphs == 3 * 6 and graphed.metrics.graph_failures.value == 0
+    for frames in (1, 2, 3, 5, 6):
+        slots = [(graphed.open(), eager.open()) for _ in range(4)]
+        codes = torch.stack([random_codes(codec, 3 * frames + 7, frames + i) for i in range(4)])
+        for part in codes.split([frames, frames, frames, 7], dim=1):
+            mine, other = (
+                vocoder.decode([pair[side] for pair in slots], part) for side, vocoder in enumerate((graphed, eager))
+            )
+            assert torch.equal(mine, other), frames
+        for one, two in slots:
+            graphed.close(one)
+            eager.close(two)
+    runs = graphed.metrics.step_shapes.values
+    assert {run for (_, frames, run) in runs if frames == "7"} == {"eager"}
+    assert {run for (_, frames, run) in runs if frames != "7"} == {"graph"}

@@ -30,6 +30,7 @@ def check_whole(chunks: list[AudioChunk]) -> None:
     assert [chunk.finish_reason for chunk in chunks[:-1]] == [""] * (len(chunks) - 1)
     assert chunks[-1].finish_reason in ("stop", "length")
     assert {chunk.sample_rate for chunk in chunks} == {RATE}
+    assert {chunk.channels for chunk in chunks} == {1}
     assert all(len(chunk.audio) % HOP == 0 for chunk in chunks)
     assert all(len(chunk.audio) > 0 for chunk in chunks[:-1])
 
@@ -103,9 +104,10 @@ def test_generate_stream_says_the_same(server: LiveServer, client: SpeechClient)
     assert [event["chunk_index"] for event in events] == list(range(len(expected)))
     assert [event["final"] for event in events] == [chunk.final for chunk in expected]
     assert [event["finish_reason"] for event in events] == [chunk.finish_reason for chunk in expected]
-    assert {(event["sample_rate"], event["error"]) for event in events} == {(RATE, "")}
+    assert {(event["sample_rate"], event["channels"], event["error"]) for event in events} == {(RATE, 1, "")}
     for event, chunk in zip(events, expected, strict=True):
         assert np.array_equal(decode_b64(event), as_int16(chunk.audio))
+    assert server.settled("voxstage_vocoder_step_shapes") >= len(events), "a counter with labels is not exported"
 
 
 def test_generate_stream_gives_numbers_too(server: LiveServer, client: SpeechClient) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.chunk import as_int16
+from client.chunk import AudioChunk, as_int16
 from client.wav import HEADER_BYTES, RawWriter, WavWriter, wav_header
 
 
@@ -32,6 +32,18 @@ def test_whole_after_every_chunk(tmp_path: Path) -> None:
         assert samples.tolist() == list(range(end))
     writer.close()
     assert path.stat().st_size == HEADER_BYTES + 18
+
+
+def test_stereo_lies_in_turns(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    with WavWriter(path, 48000, channels=2) as writer:
+        writer.write(np.array([1, -1, 2, -2], np.int16))
+        writer.write(np.array([3, -3], np.int16))
+    with wave.open(str(path)) as file:
+        assert (file.getnchannels(), file.getframerate(), file.getnframes()) == (2, 48000, 3)
+        assert np.frombuffer(file.readframes(3), "<i2").reshape(-1, 2).tolist() == [[1, -1], [2, -2], [3, -3]]
+    chunk = AudioChunk(np.zeros(9600, np.int16), 48000, 0, False, "", 0.0, channels=2)
+    assert (chunk.samples, chunk.seconds) == (4800, 0.1)
 
 
 def test_an_older_longer_file_is_replaced(tmp_path: Path) -> None:

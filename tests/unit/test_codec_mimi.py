@@ -63,7 +63,7 @@ def test_pcm_equals_the_public_decode_at_the_default_sizes() -> None:
     model = mimi_model()
     codec = mimi_codec(model)
     assert (codec.sampling_rate, codec.hop, codec.codebooks, codec.entries) == (24_000, 1920, 32, 2048)
-    assert codec.frame_rate == 12.5 and codec.new_state(1)[1].shape[4] >= 249
+    assert codec.frame_rate == 12.5 and codec.new_state(1, 25)[1].shape[4] >= 249
     check_parity(model, random_codes(model.config, 6), codec)
     assert StreamingVocoder(codec, slots=1).measure_exactness((1, 3), frames=5) == 0.0
 

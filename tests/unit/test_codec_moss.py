@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from backends.checkpoint_files import read_json, read_tensors
-from backends.errors import CheckpointError, InvalidArgument
+from backends.errors import CheckpointError, Internal, InvalidArgument
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.models.named_tensors import NamedTensors, RandomTensors
+from backends.vocoder.streaming import StreamingVocoder
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -96,6 +98,14 @@ def test_fewer_codebooks_are_the_first_ones(codec: MossAudioTokenizer) -> None:
         MossAudioTokenizer.load(FOLDER, codebooks=13)
 
 
+def test_decoding_needs_no_encoder(codec: MossAudioTokenizer) -> None:
+    half = MossAudioTokenizer.load(FOLDER, decode_only=True)
+    codes = torch.randint(1024, (5, 12), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(half.decode(codes), codec.decode(codes))
+    with pytest.raises(Internal, match="decode only"):
+        half.encode(torch.zeros(1920))
+
+
 @pytest.mark.parametrize(
     ("side", "key", "value"),
     [
@@ -120,7 +130,9 @@ def test_what_is_not_implemented_is_refused_by_key(side: str, key: str, value: o
     "change",
     [
         {"model_type": "mimi"},
-        {"number_channels": 2},
+        {"number_channels": 3},
+        {"number_channels": 2},  # at this sampling rate the patches make one channel
+        {"number_channels": 2, "enable_channel_interleave": False},
         {"quantizer_kwargs": {"quantizer_type": "rvq"}},
         {"downsample_rate": 960},
     ],
@@ -161,4 +173,104 @@ def test_public_release_sizes_build_and_stream() -> None:
     pcm = 0.1 * torch.randn(1920 * 12, generator=torch.Generator().manual_seed(0))
     codes = codec.encode(pcm)
     assert codes.shape == (12, 32) and codec.decode(codes).shape == (1920 * 12,)
-    assert [h.shape[4] >= 125 * r - 1 for h, r in zip(codec.new_state(1), (1, 2, 4, 8), strict=True)] == [True] * 4
+    assert [h.shape[4] >= 125 * r - 1 for h, r in zip(codec.new_state(1, 25), (1, 2, 4, 8), strict=True)] == [True] * 4
+
+
+def stereo_config(sampling_rate: int = 48000, channels: int = 2) -> dict:
+    """The public 48 kHz stereo release in small: windows of their own, rates up to 32 steps a frame."""
+    common = read_json(FOLDER / "config.json")["decoder_kwargs"][0] | {"layer_scale": 0.01, "num_layers": 1}
+    common |= {"d_model": 64, "num_heads": 1, "dim_feedforward": 128}
+
+    def block(inputs: int, outputs: int, seconds: float) -> dict:
+        return common | {"input_dimension": inputs, "output_dimension": outputs, "context_duration": seconds}
+
+    def patch(size: int) -> dict:
+        return {"module_type": "PatchedPretransform", "patch_size": size}
+
+    windows = [0.8, 0.8, 0.4, 0.4, 0.2, 0.1]
+    decoder = [block(64, 96, windows[0]), patch(2)]
+    for seconds in windows[1:-1]:
+        decoder += [block(48, 96, seconds), patch(2)]
+    encoder = [patch(240), block(240, 48, windows[-1])]
+    for seconds in reversed(windows[:-1]):
+        encoder += [patch(2), block(96, 48 if seconds != windows[0] else 64, seconds)]
+    encoder[-1]["output_dimension"] = 64
+    encoder[-3]["output_dimension"] = 48
+    return {
+        "model_type": "moss-audio-tokenizer",
+        "sampling_rate": sampling_rate,
+        "downsample_rate": 7680 // channels,
+        "number_channels": channels,
+        "enable_channel_interleave": True,
+        "causal_transformer_context_duration": 10.0,
+        "attention_implementation": "sdpa",
+        "compute_dtype": "bf16",
+        "codec_weight_dtype": "fp32",
+        "encoder_kwargs": encoder,
+        "decoder_kwargs": [*decoder, block(48, 240, windows[-1]), patch(240)],
+        "quantizer_kwargs": {"input_dim": 64, "rvq_dim": 32, "output_dim": 64, "num_quantizers": 4, "codebook_dim": 8},
+    }
+
+
+def test_two_channels_are_one_stream_of_twice_the_rate() -> None:
+    """The public code flattens [2, n] to samples in turns before it encodes, and undoes that after it has decoded."""
+    stereo = MossAudioTokenizer(stereo_config(), RandomTensors(0, CPU, torch.float32))
+    mono = MossAudioTokenizer(stereo_config(96000, 1), RandomTensors(0, CPU, torch.float32))
+    assert (stereo.channels, stereo.hop, stereo.frame_rate) == (2, 3840, 12.5)
+    codes = torch.randint(1024, (30, 4), generator=torch.Generator().manual_seed(0))
+    audio = stereo.decode(codes)
+    assert audio.shape == (30 * 3840 * 2,) and torch.equal(audio, mono.decode(codes))
+    assert torch.equal(stereo.encode(audio), mono.encode(audio))
+    assert stereo.encode(audio[: 3840 * 2 + 1]).shape == (2, 4)
+
+
+@pytest.mark.parametrize("bucket", [1, 3])
+def test_stereo_streams_past_every_window(bucket: int) -> None:
+    codec = MossAudioTokenizer(stereo_config(), RandomTensors(0, CPU, torch.float32))
+    vocoder = StreamingVocoder(codec, bucket, slots=2)
+    codes = torch.randint(1024, (60, 4), generator=torch.Generator().manual_seed(1))
+    slot = vocoder.open()
+    made = [vocoder.decode([slot], part[None])[0] for part in codes.split([1, 4, 5, 20, 3, 1, 26])]
+    assert torch.equal(torch.cat(made), codec.decode(codes))
+
+
+def test_names_of_the_stereo_release_load(tmp_path: Path) -> None:
+    """v2 names a layer's matrices otherwise; what they hold is the same."""
+    names: dict[str, torch.Tensor] = {}
+
+    class Recorder(RandomTensors):
+        def take(self, name: str, *shape: int) -> torch.Tensor:
+            names[name] = super().take(name, *shape)
+            return names[name]
+
+    config = stereo_config()
+    drawn = MossAudioTokenizer(config, Recorder(0, CPU, torch.float32))
+    v2 = {
+        name.replace("in_projs.0", "in_proj").replace("out_projs.0", "out_proj").replace("linear1", "ffn.0")
+        .replace("linear2", "ffn.2"): tensor.contiguous()
+        for name, tensor in names.items()
+    }  # fmt: skip
+    assert "decoder.10.transformer.layers.0.self_attn.in_proj.weight" in v2
+    save_file(v2, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    codes = torch.randint(1024, (5, 4), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(MossAudioTokenizer.load(tmp_path).decode(codes), drawn.decode(codes))
+
+
+@pytest.mark.parametrize(("version", "channels", "hop", "rates"), [(1, 1, 1920, 4), (2, 2, 3840, 6)])
+def test_the_public_sizes_are_understood(version: int, channels: int, hop: int, rates: int) -> None:
+    """Every shape of the public releases, on no memory at all."""
+    folder = ROOT / f"benchmarks/configs/moss_audio_tokenizer_v{version}/codec"
+
+    class Meta(RandomTensors):
+        def take(self, name: str, *shape: int) -> torch.Tensor:
+            taken.append(math.prod(shape))
+            return torch.empty(shape, device="meta")
+
+    taken: list[int] = []
+    tensors = Meta(0, CPU, torch.float32)
+    tensors.device = torch.device("meta")
+    codec = MossAudioTokenizer(read_json(folder / "config.json"), tensors)
+    assert (codec.channels, codec.hop, codec.frame_rate, codec.codebooks) == (channels, hop, 12.5, 32)
+    assert len(codec.new_state(1, 25)) == rates
+    assert 1.5e9 < sum(taken) < 2.3e9

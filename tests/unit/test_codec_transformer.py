@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from backends.models.causal_transformer import CausalTransformer, TransformerSpec
 from backends.models.named_tensors import RandomTensors
+from backends.models.ring_transformer import RingTransformer
 
 torch.set_num_threads(1)
 
@@ -81,3 +82,36 @@ def test_equals_the_published_formula_whole_and_chunked(spec: TransformerSpec) -
         ]
         assert (torch.cat(made) - wanted).abs().max() < 2e-5, chunk
         assert not history[:, :, [0, 2]].any(), "another slot was written"
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"rate{s.rate}window{s.window}")
+@torch.inference_mode()
+def test_rings_equal_the_published_formula(spec: TransformerSpec) -> None:
+    """The GPU's stage on the torch versions of its kernels, over rings that turn several times."""
+    tensors, frames = Recorder(), 40
+    stage = RingTransformer(spec, tensors, "s", torch.float32, exact_output=True)
+    x = torch.randn(frames * spec.rate, spec.input_dim, generator=torch.Generator().manual_seed(1))
+    wanted = published(spec, tensors.taken, x)
+    for chunk in (1, 7):
+        history, slots = stage.new_history(3, chunk), torch.tensor([1])
+        history[:, :, 1] = math.nan  # what a fresh stream must not see
+        made = [
+            stage.forward(part[None], torch.tensor([at * chunk]), slots, history)[0]
+            for at, part in enumerate(x.split(chunk * spec.rate))
+        ]
+        assert (torch.cat(made) - wanted).abs().max() < 2e-5, chunk
+        assert not history[:, :, [0, 2]].any(), "another slot was written"
+
+
+@torch.inference_mode()
+def test_bfloat16_keeps_the_residual_stream_and_the_samples_exact() -> None:
+    spec = SPECS[2]
+    tensors = Recorder()
+    stage = RingTransformer(spec, tensors, "s", torch.bfloat16, exact_output=True)
+    x = torch.randn(20 * spec.rate, spec.input_dim, generator=torch.Generator().manual_seed(1))
+    start = torch.zeros(1, dtype=torch.int64)
+    got = stage.forward(x[None], start, start, stage.new_history(1, 20))[0]
+    wanted = published(spec, tensors.taken, x)
+    assert got.dtype is torch.float32
+    assert (got.double() - wanted).norm() / wanted.norm() < 1e-2
+    assert not torch.equal(got, got.bfloat16().float()), "the samples were rounded to bfloat16"

@@ -174,7 +174,7 @@ def test_state_never_moves_and_other_slots_are_left_alone(codec: Mimi) -> None:
 @torch.inference_mode()
 def test_a_step_asks_the_host_nothing(codec: Mimi) -> None:
     """Tensors without values run through a step: a shape from data, or a value that Python reads, would raise."""
-    state = codec.new_state(3)
+    state = codec.new_state(3, 25)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         codes = torch.zeros(2, 5, codec.codebooks, dtype=torch.int64)
         frames, slots = torch.zeros(2, dtype=torch.int64), torch.arange(2)

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from backends.errors import Internal, InvalidArgument, Unavailable, VoxstageError
+from backends.json_file import read_json
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
+from backends.models.named_tensors import RandomTensors
 from backends.vocoder.engine import CodeChunk
 from backends.vocoder.streaming import StreamingVocoder
 
@@ -38,6 +40,16 @@ def cuts(frames: int, rng: random.Random, longest: int = 50) -> list[int]:
     while sum(sizes) < frames:
         sizes.append(min(rng.randint(1, longest), frames - sum(sizes)))
     return sizes
+
+
+def fitting(sizes: list[int], frames: int) -> list[int]:
+    """The schedule ``sizes`` for a stream that ends earlier: its last chunk is what is left."""
+    kept: list[int] = []
+    for size in sizes:
+        kept.append(min(size, frames - sum(kept)))
+        if sum(kept) == frames:
+            break
+    return kept
 
 
 def stream(vocoder: StreamingVocoder, codes: torch.Tensor, sizes: list[int]) -> torch.Tensor:
@@ -94,6 +106,44 @@ def test_alone_equals_among_others_that_join_and_leave(codec: MossAudioTokenizer
     for seed, pieces in made.items():
         assert torch.equal(torch.cat(pieces), wanted[seed]), seed
     assert vocoder.state.free == 4 and len({slot for _, slot in places}) > 1
+
+
+def test_sixteen_long_streams_join_and_leave() -> None:
+    """Streams of up to 1,000 frames, cut into 1 to 50, 1 to 16 a step; they come in groups, leave one by one, and a
+    group has one schedule, or nobody would ever share a step. A codec of the voice's shape and windows, but narrow."""
+    config = read_json(ROOT / "checkpoints/voice/codec/config.json")
+    for entry in (*config["decoder_kwargs"], *config["encoder_kwargs"]):
+        if "d_model" in entry:
+            entry.update(d_model=64, num_heads=1, num_layers=1, dim_feedforward=128)
+    narrow = MossAudioTokenizer(config, RandomTensors(0, torch.device("cpu"), torch.float32))
+    vocoder, rng = StreamingVocoder(narrow, step_streams=16, slots=16), random.Random(16)
+    codes = {seed: random_codes(1000 if seed < 2 else rng.randint(500, 1000), seed) for seed in range(24)}
+    groups = [[0, *range(2, 17)], [1, 17], [18, 19, 20, 21, 22, 23]]
+    live: dict[int, tuple[int, list[torch.Tensor]]] = {}
+    made: dict[int, list[torch.Tensor]] = {seed: [] for seed in codes}
+    widths = set()
+    while groups or live:
+        if groups and vocoder.state.free >= len(groups[0]) and rng.random() < 0.2:
+            sizes = cuts(1000, rng)
+            for seed in groups.pop(0):
+                parts = list(codes[seed].split(fitting(sizes, len(codes[seed]))))
+                live[seed] = (vocoder.open(), parts)
+        if not live:
+            continue
+        frames = len(live[rng.choice(list(live))][1][0])
+        turn = [seed for seed, (_, parts) in live.items() if len(parts[0]) == frames]
+        rng.shuffle(turn)
+        widths.add(len(turn))
+        results = vocoder.decode_each([CodeChunk(live[seed][0], live[seed][1].pop(0)) for seed in turn])
+        for seed, audio in zip(turn, results, strict=True):
+            made[seed].append(audio_of(audio))
+            if not live[seed][1]:
+                vocoder.close(live.pop(seed)[0])
+    for seed, pieces in made.items():
+        audio = torch.cat(pieces)
+        assert torch.equal(audio, narrow.decode(codes[seed])[: len(audio)]), seed
+    assert sum(len(audio) for audio in made[0]) == 1000 * narrow.hop
+    assert vocoder.state.free == 16 and {1, 2, 16} <= widths and len(widths) >= 8, widths
 
 
 @pytest.mark.parametrize(("place", "slot"), [(0, 5), (1, 0), (2, 7), (3, 2)])

@@ -13,6 +13,7 @@ from backends.models.codec import WINDOW_CODECS, load_codec
 from backends.models.window_codec import WindowCodec
 from backends.vocoder.engine import CodeChunk
 from backends.vocoder.engines import build_engine, hold_seconds
+from backends.vocoder.metrics import VocoderMetrics
 from backends.vocoder.settings import VocoderSettings
 from backends.vocoder.windowed import WindowedVocoder
 from tests.codec_folders import dac_model, higgs_model, save
@@ -284,14 +285,14 @@ def test_misuse_is_named(codec: WindowCodec) -> None:
 
 @pytest.mark.parametrize(("step_streams", "wanted"), [(0, 1), (3, 3)])
 def test_the_stage_takes_this_engine_with_its_settings(codec: WindowCodec, step_streams: int, wanted: int) -> None:
-    counted: list[int] = []
+    metrics = VocoderMetrics()
     settings = VocoderSettings(step_streams=step_streams, max_chunk_frames=7, deterministic=False, slots=5)
-    vocoder = build_engine(codec, settings, counted.append)
+    vocoder = build_engine(codec, settings, metrics)
     assert isinstance(vocoder, WindowedVocoder)
     assert (vocoder.step_streams, vocoder.free, vocoder.deterministic) == (wanted, 5, False)
     assert isinstance(vocoder.decode_each([CodeChunk(vocoder.open(), random_codes(codec, 8, 0))])[0], InvalidArgument)
     vocoder.decode_whole(random_codes(codec, 7, 0))
-    assert counted == [1] and hold_seconds(codec, settings) == 0.002
+    assert metrics.batch_streams.drain() == [1] and hold_seconds(vocoder, settings) == 0.002
 
 
 def test_a_checkpoint_may_name_them() -> None:

@@ -76,6 +76,47 @@ def add_layer_norm(
     return _norm(x, residual, weight, bias, eps, x_bias)
 
 
+@triton.jit
+def _accumulate_kernel(total, x, weight, bias, normed, eps, D: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * D
+    columns = tl.arange(0, BLOCK)
+    inside = columns < D
+    value = tl.load(total + row + columns, mask=inside, other=0.0)
+    if ADD:
+        value += tl.load(x + row + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + row + columns, value, mask=inside)
+    w = tl.load(weight + columns, mask=inside, other=0.0)
+    b = tl.load(bias + columns, mask=inside, other=0.0)
+    result = layer_norm_row(value, w, b, eps, D, columns)
+    tl.store(normed + row + columns, result.to(normed.dtype.element_ty), mask=inside)
+
+
+def accumulate_layer_norm(
+    total: Tensor, x: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
+) -> Tensor:
+    """See :func:`backends.kernels.norm.accumulate_layer_norm`. One launch."""
+    count, dim = total.shape
+    if not total.is_contiguous() or total.dtype != torch.float32:
+        raise ValueError(f"total {total.dtype} {total.stride()} must be contiguous float32")
+    if x is not None and (x.shape != total.shape or not x.is_contiguous()):
+        raise ValueError(f"x {tuple(x.shape)} {x.stride()} does not fit total {tuple(total.shape)}")
+    normed = torch.empty((count, dim), dtype=dtype, device=total.device)
+    block = triton.next_power_of_2(dim)
+    _accumulate_kernel[(count,)](
+        total,
+        total if x is None else x,
+        weight,
+        bias,
+        normed,
+        eps,
+        D=dim,
+        BLOCK=block,
+        ADD=x is not None,
+        num_warps=warps_for(block),
+    )
+    return normed
+
+
 def warps_for(block: int) -> int:
     """Warps for a row of ``block`` elements: 16 elements a thread, two 16-byte accesses in 16 bits."""
     return min(8, max(1, block // 512))
