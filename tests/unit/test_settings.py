@@ -10,6 +10,7 @@ import pytest
 
 from backends.decoder.service import DecoderStage
 from backends.decoder.settings import DecoderSettings
+from backends.encoder.service import AudioEncoderStage
 from backends.errors import InvalidArgument
 from backends.launch.parameters import SETTINGS
 from backends.launch.repository import find_models
@@ -19,7 +20,12 @@ from backends.vocoder.service import VocoderStage
 
 
 def test_the_launcher_checks_with_the_classes_that_the_stages_load() -> None:
-    stages: dict[str, Any] = {"tts_prompt": PromptStage, "tts_decoder": DecoderStage, "tts_vocoder": VocoderStage}
+    stages: dict[str, Any] = {
+        "audio_encoder": AudioEncoderStage,
+        "tts_prompt": PromptStage,
+        "tts_decoder": DecoderStage,
+        "tts_vocoder": VocoderStage,
+    }
     assert {name: stage.Settings for name, stage in stages.items()} == SETTINGS
     assert SETTINGS.keys() == {model.name for model in find_models([home() / "model_repository"])}
 
