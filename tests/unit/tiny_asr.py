@@ -1,0 +1,85 @@
+"""Tiny speech-to-text checkpoints with random weights, as transformers saves them, and requests for their decoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
+
+from backends.decoder.chunks import ChunkSchedule
+from backends.decoder.engine import DecoderEngine
+from backends.decoder.prompt_audio import PromptAudio
+from backends.decoder.request import DecodeRequest
+from backends.decoder.sampler import SamplingParams
+from backends.models.text_rows import text_rows
+from tests.unit.decoding import Listener
+
+AUDIO, ENDS, VOCABULARY = 2990, [2991, 2992], 3000
+GREEDY = SamplingParams(0, 0.0, 1.0, 0, 1.0)
+Tokens = np.ndarray[Any, Any]
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Weights large enough that a random model does not write the same token for ever."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                scale = 0.1 if "embed_tokens" in name else parameter[0].numel() ** -0.5
+                parameter.normal_(0.0, 1.2 * scale, generator=generator)
+            elif name.endswith("bias"):
+                parameter.normal_(0.0, 0.1, generator=generator)
+
+
+def tiny_qwen3_asr(folder: Path, tied: bool = True) -> Qwen3ASRForConditionalGeneration:
+    """A Qwen3-ASR of 0.3 million weights, saved to ``folder``. Eight chunks of 1 s are one window, as published."""
+    config = Qwen3ASRConfig(
+        audio_config={
+            "model_type": "qwen3_asr_encoder", "num_mel_bins": 16, "encoder_layers": 2, "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 64, "d_model": 32, "output_dim": 64, "downsample_hidden_size": 8,
+        },
+        text_config={
+            "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": VOCABULARY,
+            "max_position_embeddings": 512, "tie_word_embeddings": tied,
+        },
+        audio_token_id=AUDIO, eos_token_id=ENDS, pad_token_id=ENDS[0], tie_word_embeddings=tied,
+    )  # fmt: skip
+    model = Qwen3ASRForConditionalGeneration(config).eval()
+    randomise(model, seed=5)
+    model.save_pretrained(folder)
+    return model
+
+
+def request(
+    stream: int,
+    ids: list[int],
+    audio: PromptAudio | None,
+    tokens: int,
+    sampling: SamplingParams = GREEDY,
+    chunk: int = 3,
+) -> tuple[Listener, DecodeRequest]:
+    """A request for up to ``tokens`` tokens, in chunks of 1 ... ``chunk``."""
+    listener = Listener()
+    rows = torch.from_numpy(text_rows(ids)).long()
+    return listener, DecodeRequest(stream, rows, sampling, tokens, ChunkSchedule(1, chunk), listener, audio)
+
+
+def play(engine: DecoderEngine, requests: list[tuple[Listener, DecodeRequest]], together: bool) -> list[Tokens]:
+    """The tokens of every request, all at once or one after another."""
+    found = []
+    for listener, each in requests:
+        engine.submit(each)
+        if not together:
+            found.append(listener.codes()[:, 0])
+    return [listener.codes()[:, 0] for listener, _ in requests] if together else found
+
+
+def without_end(tokens: Tensor, ends: list[int]) -> Tokens:
+    """What transformers generated, without the token that ended it."""
+    made: list[int] = tokens.tolist()
+    return np.array(made[:-1] if made and made[-1] in ends else made, dtype=np.int32)
