@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
+from transformers import (
+    GenerationConfig,
+    Qwen3ASRConfig,
+    Qwen3ASRForConditionalGeneration,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.engine import DecoderEngine
@@ -30,6 +36,7 @@ def randomise(model: nn.Module, seed: int) -> None:
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 scale = 0.1 if "embed_tokens" in name else parameter[0].numel() ** -0.5
+                scale = 1.0 if "decoder.embed_positions" in name else scale
                 parameter.normal_(0.0, 1.2 * scale, generator=generator)
             elif name.endswith("bias"):
                 parameter.normal_(0.0, 0.1, generator=generator)
@@ -51,6 +58,30 @@ def tiny_qwen3_asr(folder: Path, tied: bool = True) -> Qwen3ASRForConditionalGen
     )  # fmt: skip
     model = Qwen3ASRForConditionalGeneration(config).eval()
     randomise(model, seed=5)
+    model.save_pretrained(folder)
+    return model
+
+
+# Of the tiny Whisper: a vocabulary that is no multiple of 16, its tokens, and what it may not write.
+WHISPER_WORDS, START, NO_TIMESTAMPS, PREVIOUS, END = 2998, 2990, 2991, 2992, 2989
+SUPPRESSED, FIRST_SUPPRESSED = [3, 5, 2990, 2991, 2992], [20, 2989]
+
+
+def tiny_whisper(folder: Path) -> WhisperForConditionalGeneration:
+    """A Whisper of 0.4 million weights that hears 2 s, saved to ``folder``."""
+    config = WhisperConfig(
+        vocab_size=WHISPER_WORDS, num_mel_bins=16, d_model=64, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96,
+        max_source_positions=100, max_target_positions=128, decoder_start_token_id=START, bos_token_id=END,
+        eos_token_id=END, pad_token_id=END, suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    model = WhisperForConditionalGeneration(config).eval()
+    randomise(model, seed=7)
+    model.generation_config = GenerationConfig(
+        suppress_tokens=SUPPRESSED, begin_suppress_tokens=FIRST_SUPPRESSED, no_timestamps_token_id=NO_TIMESTAMPS,
+        prev_sot_token_id=PREVIOUS, is_multilingual=False, return_timestamps=False, decoder_start_token_id=START,
+        bos_token_id=END, eos_token_id=END, pad_token_id=END,
+    )  # fmt: skip
     model.save_pretrained(folder)
     return model
 

@@ -1,0 +1,96 @@
+"""The encoder of Whisper: 30 s of log-mel frames -> one state every 20 ms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backends.checkpoint_files import read_tensors
+from backends.models.named_tensors import NamedTensors, RandomTensors
+from backends.models.whisper import Linears
+from backends.models.whisper_config import WhisperConfig
+
+_EPS = 1e-5
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: WhisperConfig, tensors: NamedTensors, index: int) -> None:
+        super().__init__()
+        take = Linears(tensors, f"model.encoder.layers.{index}", config.width)
+        self.heads = config.encoder_heads
+        self.norm1, self.norm2 = take.norm("self_attn_layer_norm"), take.norm("final_layer_norm")
+        self.qkv, self.out = take.fused("self_attn"), take.one("self_attn.out_proj")
+        self.fc1 = take.one("fc1", out=config.encoder_ffn)
+        self.fc2 = take.one("fc2", into=config.encoder_ffn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` [clips, positions, width] -> the same."""
+        clips, positions, width = x.shape
+        normed = F.layer_norm(x, (width,), *self.norm1, _EPS)
+        shape = (clips, positions, 3, self.heads, width // self.heads)
+        q, k, v = self.qkv(normed).view(shape).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(clips, positions, width)
+        x = x + self.out(mixed)
+        return x + self.fc2(F.gelu(self.fc1(F.layer_norm(x, (width,), *self.norm2, _EPS))))
+
+
+class WhisperEncoder(nn.Module):
+    """Runs at one shape: ``pass_clips`` clips at a time, so that a clip's states do not depend on its neighbours.
+
+    A pass that is not full is filled with silence, which costs what a clip costs. On a CPU one clip a pass loses
+    nothing (1,500 rows keep it busy) and is the default; a GPU wants more.
+    """
+
+    def __init__(self, config: WhisperConfig, tensors: NamedTensors, pass_clips: int = 1) -> None:
+        super().__init__()
+        if pass_clips < 1:
+            raise ValueError(f"pass_clips: {pass_clips} is below 1")
+        self.config, self.device, self.dtype = config, tensors.device, tensors.dtype
+        self.pass_clips, width = pass_clips, config.width
+        self.conv1 = tensors.take("model.encoder.conv1.weight", width, config.mels, 3)
+        self.bias1 = tensors.take("model.encoder.conv1.bias", width)
+        self.conv2 = tensors.take("model.encoder.conv2.weight", width, width, 3)
+        self.bias2 = tensors.take("model.encoder.conv2.bias", width)
+        self.places = tensors.take("model.encoder.embed_positions.weight", config.source_positions, width)
+        self.layers = nn.ModuleList(_Layer(config, tensors, index) for index in range(config.encoder_layers))
+        self.norm = Linears(tensors, "model.encoder", width).norm("layer_norm")
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_clips: int = 1) -> WhisperEncoder:
+        """The encoder of ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
+        tensors = NamedTensors(read_tensors(folder, ("model.encoder.",)), str(folder), device, dtype)
+        encoder = cls(WhisperConfig.load(folder), tensors, pass_clips)
+        tensors.finish()
+        return encoder.eval()
+
+    @classmethod
+    def dummy(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_clips: int = 1, seed: int = 0
+    ) -> WhisperEncoder:
+        """The encoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
+        return cls(WhisperConfig.load(folder), RandomTensors(seed, device, dtype), pass_clips).eval()
+
+    def forward(self, mels: Tensor) -> Tensor:
+        """``mels`` float [clips, mel bins, frames] of whole windows -> states [clips, positions, width].
+
+        Raises ValueError for another number of bins or frames.
+        """
+        want = (self.config.mels, self.config.mel_frames)
+        if mels.ndim != 3 or tuple(mels.shape[1:]) != want:
+            raise ValueError(f"mels {list(mels.shape)}: each clip must be {list(want)}")
+        mels = mels.to(self.device, self.dtype)
+        states = []
+        for part in mels.split(self.pass_clips):
+            missing = self.pass_clips - len(part)
+            states.append(self._pass(F.pad(part, (0, 0, 0, 0, 0, missing)))[: len(part)])
+        return torch.cat(states) if states else mels.new_zeros(0, self.config.source_positions, self.config.width)
+
+    def _pass(self, mels: Tensor) -> Tensor:
+        x = F.gelu(F.conv1d(mels, self.conv1, self.bias1, padding=1))
+        x = F.gelu(F.conv1d(x, self.conv2, self.bias2, stride=2, padding=1)).transpose(1, 2) + self.places
+        for layer in self.layers:
+            x = layer(x)
+        return F.layer_norm(x, (self.config.width,), *self.norm, _EPS)
