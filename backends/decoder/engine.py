@@ -80,6 +80,8 @@ class DecoderEngine:
         request.slot_token = self.model.rows.assistant_slot_id
         request.prefill_rows = rows_to_prefill(request.rows, request.slot_token)
         check_audio(request.audio, audio_spec(self.model), request.prefill_rows)
+        if request.audio is not None:
+            self._memory.name(request)  # here, not between two steps: such prompts are long
         if self.config.force_frames:
             request.max_frames = min(self.config.force_frames, self.config.max_positions - len(request.rows))
         request.timeline.stamp("queued")

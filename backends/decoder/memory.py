@@ -32,14 +32,18 @@ class PageMemory:
         """Pages that the prefix cache holds."""
         return len(self._cache) if self._cache is not None else 0
 
+    def name(self, request: DecodeRequest) -> None:
+        """Compute the keys of a request's prompt, once. From any thread: an hour of audio has many rows."""
+        if self._cache is not None and not request.keys:
+            rows = request.rows.numpy().astype(np.int32)
+            content = request.audio.content(len(rows)) if request.audio is not None else None
+            request.keys = prompt_row_keys(rows, request.slot_token, content)
+
     def match(self, request: DecodeRequest) -> None:
         """Give ``request`` the longest run of cached pages that its rows start with."""
         if self._cache is None:
             return
-        if not request.keys:
-            rows = request.rows.numpy().astype(np.int32)
-            content = request.audio.content(len(rows)) if request.audio is not None else None
-            request.keys = prompt_row_keys(rows, request.slot_token, content)
+        self.name(request)
         # The last known row must be computed: it makes the next frame.
         rows = self._known_rows(request)
         request.pages = self._cache.match(request.keys, rows, len(rows) - 1)

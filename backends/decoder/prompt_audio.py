@@ -13,7 +13,8 @@ from torch import Tensor
 from backends.errors import InvalidArgument
 from backends.models.protocol import AudioSpec
 
-CONTENT_WIDTH = 4  # int32 numbers of one digest of 16 bytes
+_DIGEST_WIDTH = 4  # int32 numbers of a digest of 16 bytes
+CONTENT_WIDTH = _DIGEST_WIDTH + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,17 @@ class PromptAudio:
         return at[first:last] - start, self.states[first:last]
 
     def content(self, rows: int) -> NDArray[np.int32]:
-        """What ``rows`` prompt rows hold beside their ids, int32 [rows, 4], for the prefix cache: zeros, or a digest.
+        """What ``rows`` prompt rows hold beside their ids, int32 [rows, 5], for the prefix cache: zeros, or the name of
+        the audio and a place in it, from 1.
 
-        A row with an embedding of its own: the digest of (audio, place in it). Where every row attends to the audio,
-        row 0 names it: all pages of a request continue its first one, so no page is found for other audio.
+        A row with an embedding of its own holds its place. Where every row attends to the audio, row 0 names it: all
+        pages of a request continue its first one, so no page is found for other audio.
         """
         content = np.zeros((rows, CONTENT_WIDTH), dtype=np.int32)
-        places = [0] if self.at is None else self.at.tolist()
-        for index, place in enumerate(places):
-            name = blake2b(self.digest + index.to_bytes(8, "little"), digest_size=16)
-            content[place] = np.frombuffer(name.digest(), dtype="<i4")
+        places = np.zeros(1, dtype=np.int64) if self.at is None else self.at.numpy()
+        name = blake2b(self.digest, digest_size=4 * _DIGEST_WIDTH).digest()
+        content[places, :_DIGEST_WIDTH] = np.frombuffer(name, dtype="<i4")
+        content[places, _DIGEST_WIDTH] = np.arange(1, len(places) + 1)
         return content
 
 

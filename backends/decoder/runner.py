@@ -72,7 +72,6 @@ class Runner:
         self.cache = PagedCache(model.kv, config.pages, config.page_rows, slots, config.positions, device)
         audio = audio_spec(model)
         self._cross = CrossCache(audio.cross, slots, device) if audio is not None and audio.cross else None
-        self._audio: tuple[DecodeRequest, Tensor] | None = None  # the states being read, on the device
         self.buckets = decode_buckets(model, slots, config.deterministic)
         self.sampler = Sampler(slots + 1, spec.width, max(spec.codebook_size, 2), device)
         rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)
@@ -118,20 +117,19 @@ class Runner:
         return done
 
     def read_audio(self, request: DecodeRequest) -> bool:
-        """Compute what one layer more attends to of a request's audio; False where nothing is left to compute.
+        """Compute what layers attend to of a request's audio; False where nothing is left to compute.
 
-        A layer at a time, so that running streams wait no longer for this than for a piece of a prompt.
+        On a CPU a layer at a time, so that running streams wait no longer for this than for a piece of a prompt.
         """
         if self._audio_is_read(request):
             return False
         assert self._cross is not None and request.audio is not None
-        model, layer = cast(EncoderDecoderModel, self.model), request.cross_layers
-        if self._audio is None or self._audio[0] is not request:
-            self._audio = (request, self._upload(request.audio.states.to(self._cross.spec.dtype)))
-        self._cross.store(layer, request.slot, *model.cross_kv(layer, self._audio[1]))
-        request.cross_layers += 1
-        if self._audio_is_read(request):
-            self._audio = None
+        model = cast(EncoderDecoderModel, self.model)
+        states = self._upload(request.audio.states.to(self._cross.spec.dtype))
+        for _ in range(1 if self.model.device.type == "cpu" else self._cross.spec.layers):
+            layer = request.cross_layers
+            self._cross.store(layer, request.slot, *model.cross_kv(layer, states))
+            request.cross_layers += 1
         return True
 
     def is_read(self, request: DecodeRequest) -> bool:

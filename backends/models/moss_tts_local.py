@@ -26,8 +26,9 @@ from backends.json_file import read_json
 from backends.kernels import embed_rows
 from backends.models.frame_transformer import FrameTransformer
 from backends.models.linear import pack_linears, stream_linears
+from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, CodeSampler, KVSpec
-from backends.models.qwen3_backbone import Qwen3Backbone, plain_linear
+from backends.models.qwen3_backbone import Qwen3Backbone
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
@@ -84,9 +85,9 @@ class MossTTSLocal(nn.Module):
         # Zero rows up to 16, the least that the weight-streaming kernel takes: a library's product of two columns was
         # seen to change its bits with the batch (H200), and cost the decode buckets below 32 rows.
         stop = weights.local_text_lm_head.weight.detach()
-        self.stop_head = plain_linear(F.pad(stop, (0, 0, 0, 14)))
+        self.stop_head = frozen_linear(F.pad(stop, (0, 0, 0, 14)))
         tables: list[Tensor] = [embedding.get_parameter("weight").detach() for embedding in weights.audio_embeddings]
-        self.code_heads = nn.ModuleList(plain_linear(table) for table in tables)
+        self.code_heads = nn.ModuleList(frozen_linear(table) for table in tables)
         # One table for all codebooks, each with a row of zeros for the pad code, so that a row needs one gather.
         zero = embed_tokens.new_zeros(1, embed_tokens.shape[1])
         self.text_table = embed_tokens

@@ -20,8 +20,9 @@ from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
 from backends.models.linear import pack_linears, stream_linears
+from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, AudioSpec, CodeSampler, KVSpec
-from backends.models.qwen3_backbone import Qwen3Backbone, plain_linear
+from backends.models.qwen3_backbone import Qwen3Backbone
 from backends.models.text_rows import greedy_defaults, text_row_spec
 
 MODEL_TYPE = "qwen3_asr"
@@ -62,7 +63,7 @@ class Qwen3ASR(nn.Module):
         self.defaults, self.sampling_rate = greedy_defaults(_MAX_TOKENS), SAMPLING_RATE
         self.max_positions = text["max_position_embeddings"]
         self.backbone_layers = Qwen3Backbone(text, source)
-        self.head = plain_linear(self.table if is_tied(config) else weights.lm_head.weight.detach())
+        self.head = frozen_linear(self.table if is_tied(config) else weights.lm_head.weight.detach())
         self.ends = torch.tensor(ends, device=self.device)
         pack_linears(self)
         if stream_weights:

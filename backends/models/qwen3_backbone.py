@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from backends.kernels import add_rms_norm
 from backends.models.linear import linear_silu_mul
+from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, Heads
 
 
@@ -62,14 +63,7 @@ class Qwen3Backbone(nn.Module):
 def _fuse(linears: list[nn.Linear]) -> nn.Linear:
     """Stack the outputs of linears that read the same input."""
     weight = torch.cat([linear.weight.detach() for linear in linears])
-    return plain_linear(weight)
-
-
-def plain_linear(weight: Tensor) -> nn.Linear:
-    """A frozen product with ``weight`` [out, in], which is not copied."""
-    fused = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    fused.weight = nn.Parameter(weight, requires_grad=False)
-    return fused
+    return frozen_linear(weight)
 
 
 def _rope_tables(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from backends.checkpoint_files import read_tensors
 from backends.kernels import add_layer_norm
 from backends.models.linear import linear_activation, pack_linears, stream_linears
+from backends.models.named_linears import NamedLinears, frozen_linear
 from backends.models.named_tensors import NamedTensors, RandomTensors
 from backends.models.protocol import Attention, AudioSpec, CodeSampler, CrossAttention, CrossSpec, Heads, KVSpec
 from backends.models.text_rows import greedy_defaults, text_row_spec
@@ -25,36 +26,12 @@ _EPS = 1e-5  # of every norm; not in the configuration
 _TILE = 16
 
 
-class Linears:
-    """Takes the products of one layer by their published names."""
-
-    def __init__(self, tensors: NamedTensors, prefix: str, width: int) -> None:
-        self._tensors, self._prefix, self._width = tensors, prefix, width
-
-    def one(self, name: str, out: int = 0, into: int = 0, bias: bool = True) -> nn.Linear:
-        """The product ``name``, [``out``, ``into``], each the model's width where not given."""
-        out, into = out or self._width, into or self._width
-        weight = self._tensors.take(f"{self._prefix}.{name}.weight", out, into)
-        return _linear(weight, self._tensors.take(f"{self._prefix}.{name}.bias", out) if bias else None)
-
-    def fused(self, attention: str) -> nn.Linear:
-        """q, k and v of ``attention`` in one; k has no bias of its own."""
-        q, k, v = (self.one(f"{attention}.{name}_proj", bias=name != "k") for name in "qkv")
-        assert q.bias is not None and v.bias is not None
-        bias = torch.cat([q.bias.detach(), torch.zeros_like(q.bias), v.bias.detach()])
-        return _linear(torch.cat([q.weight.detach(), k.weight.detach(), v.weight.detach()]), bias)
-
-    def norm(self, name: str) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the layer norm ``name``."""
-        return tuple(self._tensors.take(f"{self._prefix}.{name}.{part}", self._width) for part in ("weight", "bias"))  # type: ignore[return-value]
-
-
 class _Layer(nn.Module):
     """Pre-norm decoder layer; its norms are computed with the sums in front of them."""
 
     def __init__(self, config: WhisperConfig, tensors: NamedTensors, index: int) -> None:
         super().__init__()
-        take = Linears(tensors, f"model.decoder.layers.{index}", config.width)
+        take = NamedLinears(tensors, f"model.decoder.layers.{index}", config.width)
         self.heads, self.head_dim = config.decoder_heads, config.width // config.decoder_heads
         self.norm1, self.norm2 = take.norm("self_attn_layer_norm"), take.norm("encoder_attn_layer_norm")
         self.norm3 = take.norm("final_layer_norm")
@@ -98,10 +75,10 @@ class Whisper(nn.Module):
         table = tensors.take("model.decoder.embed_tokens.weight", config.vocabulary, width)
         self.places = tensors.take("model.decoder.embed_positions.weight", config.target_positions, width)
         self.layers = nn.ModuleList(_Layer(config, tensors, index) for index in range(config.decoder_layers))
-        self.norm = Linears(tensors, "model.decoder", width).norm("layer_norm")
+        self.norm = NamedLinears(tensors, "model.decoder", width).norm("layer_norm")
         # Zero rows up to a multiple of 16, what the weight-streaming kernel takes: no published vocabulary is one.
         self.table = F.pad(table, (0, 0, 0, -config.vocabulary % _TILE))
-        self.head = _linear(self.table, None)
+        self.head = frozen_linear(self.table)
         # What may be written at all, and as the first token of a text.
         banned = torch.zeros(2, len(self.table), dtype=tensors.dtype)
         banned[:, config.vocabulary :] = -torch.inf
@@ -153,11 +130,3 @@ class Whisper(nn.Module):
         logits = logits + (self.banned[1] if sampler.steps is None else self.banned[(sampler.steps == 0).long()])
         tokens = sampler.code(logits, 0).unsqueeze(1)
         return tokens, (tokens == self.ends).any(dim=1)
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias, requires_grad=False)
-    return linear

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backends.checkpoint_files import read_tensors
+from backends.models.named_linears import NamedLinears
 from backends.models.named_tensors import NamedTensors, RandomTensors
-from backends.models.whisper import Linears
 from backends.models.whisper_config import WhisperConfig
 
 _EPS = 1e-5
@@ -19,7 +19,7 @@ _EPS = 1e-5
 class _Layer(nn.Module):
     def __init__(self, config: WhisperConfig, tensors: NamedTensors, index: int) -> None:
         super().__init__()
-        take = Linears(tensors, f"model.encoder.layers.{index}", config.width)
+        take = NamedLinears(tensors, f"model.encoder.layers.{index}", config.width)
         self.heads = config.encoder_heads
         self.norm1, self.norm2 = take.norm("self_attn_layer_norm"), take.norm("final_layer_norm")
         self.qkv, self.out = take.fused("self_attn"), take.one("self_attn.out_proj")
@@ -56,7 +56,7 @@ class WhisperEncoder(nn.Module):
         self.bias2 = tensors.take("model.encoder.conv2.bias", width)
         self.places = tensors.take("model.encoder.embed_positions.weight", config.source_positions, width)
         self.layers = nn.ModuleList(_Layer(config, tensors, index) for index in range(config.encoder_layers))
-        self.norm = Linears(tensors, "model.encoder", width).norm("layer_norm")
+        self.norm = NamedLinears(tensors, "model.encoder", width).norm("layer_norm")
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_clips: int = 1) -> WhisperEncoder:
