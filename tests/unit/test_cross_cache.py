@@ -8,6 +8,7 @@ from torch import Tensor
 
 from backends.decoder.cross_cache import CrossCache
 from backends.decoder.kv_cache import PagedCache
+from backends.kernels import SlotState, begin_step
 from backends.models.protocol import CrossSpec, Heads, KVSpec
 
 SLOTS, LAYERS, POSITIONS, HEADS, DIM = 3, 2, 100, 2, 64
@@ -53,8 +54,12 @@ def test_heads_without_norm_and_rotation_are_stored_as_they_are() -> None:
     cache.keys[0, [1, 0], : length - 1], cache.values[0, [1, 0], : length - 1] = past[0], past[1]
     slot_ids, positions = torch.tensor([0, 1]), torch.tensor([length - 1] * 2)
     qkv, heads = torch.randn(2, 3 * HEADS * DIM, generator=random), Heads(HEADS, HEADS, DIM, positions)
-    on_gpu = cache.decode(slot_ids, positions)(0, qkv, heads)
-    on_cpu = cache.decode_rows(pages, [length] * 2, cache.lines(slot_ids, positions))(0, qkv, heads)
+    state = SlotState(
+        torch.zeros(3, 2, dtype=torch.int64), torch.tensor([length - 1] * 3), torch.zeros(3, dtype=torch.int64)
+    )
+    step = begin_step(slot_ids, state, cache.tables, rows)
+    on_gpu = cache.decode(step.tables, step.lengths, step.lines)(0, qkv, heads)
+    on_cpu = cache.decode_rows(pages, [length] * 2, step.lines)(0, qkv, heads)
     assert (on_gpu - on_cpu).abs().max() < 1e-6
     q, k, v = qkv.view(2, 3, HEADS, DIM).unbind(1)
     assert torch.equal(cache.keys[0, [1, 0], length - 1], k) and torch.equal(cache.values[0, [1, 0], length - 1], v)
