@@ -98,7 +98,7 @@ class Qwen3ASR(nn.Module):
                 if "norm" in name:
                     parameter.fill_(1.0)
                 else:
-                    parameter.normal_(0.0, 0.02, generator=generator)
+                    parameter.normal_(0.0, config["text_config"].get("initializer_range", 0.02), generator=generator)
         return cls(config, end_tokens(config, folder), _frozen(weights, device), stream_weights)
 
     def embed(self, rows: Tensor) -> Tensor:
