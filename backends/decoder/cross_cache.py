@@ -32,16 +32,20 @@ class DecoderAttention:
 
 
 class CrossCache:
-    """Keys and values [layers, slots + 1, lines, heads, head dim], ``lines``: the encoder's positions in whole pages.
+    """Keys and values of every layer and slot, and of a scratch slot, the last one.
 
-    A slot's part is written when its request is read in, and only read from then on; nothing ever moves. The last slot
-    is scratch. On a GPU the decode kernel reads the parts as pages, through a table that never changes.
+    A slot's part is written when its request is read in, and only read from then on; nothing ever moves. The layout
+    follows who reads. ``paged`` (a GPU): [layers, slots + 1, lines, heads, head dim], ``lines`` the encoder's positions
+    in whole pages, which the decode kernel finds through a table that never changes. Otherwise (a CPU) [layers, slots +
+    1, heads, lines, head dim]: a head's lines lie together, and reading them takes half the time (0.34 ms a row and
+    layer of Whisper tiny instead of 0.72, one core of an AMD EPYC).
     """
 
-    def __init__(self, spec: CrossSpec, slots: int, device: torch.device) -> None:
-        self.spec = spec
+    def __init__(self, spec: CrossSpec, slots: int, device: torch.device, paged: bool) -> None:
+        self.spec, self.paged = spec, paged
         pages = -(-spec.positions // _PAGE_ROWS)
-        shape = (spec.layers, slots + 1, pages * _PAGE_ROWS, spec.heads, spec.head_dim)
+        lines = (pages * _PAGE_ROWS, spec.heads) if paged else (spec.heads, spec.positions)
+        shape = (spec.layers, slots + 1, *lines, spec.head_dim)
         self.keys = torch.zeros(shape, dtype=spec.dtype, device=device)
         self.values = torch.zeros(shape, dtype=spec.dtype, device=device)
         self._tables = torch.arange((slots + 1) * pages, dtype=torch.int32, device=device).view(slots + 1, pages)
@@ -51,8 +55,9 @@ class CrossCache:
 
     def store(self, layer: int, slot: int, keys: Tensor, values: Tensor) -> None:
         """``keys`` and ``values`` [positions, heads, head dim] of one layer for ``slot``."""
-        self.keys[layer, slot, : self.spec.positions] = keys
-        self.values[layer, slot, : self.spec.positions] = values
+        own_keys, own_values = self._part(layer, slot)
+        own_keys.copy_(keys.transpose(0, 1))
+        own_values.copy_(values.transpose(0, 1))
 
     def prefill(self, own: Attention, slot: int) -> DecoderAttention:
         """Attention of a piece of one prompt: every row of it over the states of ``slot``."""
@@ -63,7 +68,7 @@ class CrossCache:
         return DecoderAttention(own, attend)
 
     def decode(self, own: Attention, slot_ids: Tensor) -> DecoderAttention:
-        """Attention of one row a slot, on a GPU: slots int64 [B] on the device, nothing from the host."""
+        """Attention of one row a slot, of a paged cache: slots int64 [B] on the device, nothing from the host."""
         tables, lengths = self._tables[slot_ids], self._lengths[slot_ids]
 
         def attend(layer: int, q: Tensor) -> Tensor:
@@ -91,12 +96,16 @@ class CrossCache:
 
     def _over(self, layer: int, slot: int, q: Tensor) -> Tensor:
         """``q`` [N, heads, dim] over the states of one slot -> [N, heads x dim]."""
-        count = self.spec.positions
-        keys, values = self.keys[layer, slot, :count], self.values[layer, slot, :count]
-        out = F.scaled_dot_product_attention(
-            q.transpose(0, 1).unsqueeze(0), keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
-        )
+        keys, values = self._part(layer, slot)
+        out = F.scaled_dot_product_attention(q.transpose(0, 1).unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0))
         return out.squeeze(0).transpose(0, 1).reshape(len(q), -1)
+
+    def _part(self, layer: int, slot: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer and slot, [heads, positions, head dim]: views."""
+        keys, values = self.keys[layer, slot], self.values[layer, slot]
+        if self.paged:
+            keys, values = keys.transpose(0, 1), values.transpose(0, 1)
+        return keys[:, : self.spec.positions], values[:, : self.spec.positions]
 
     def _workspace(self, q: Tensor) -> AttentionWorkspace:
         """One for all layers and steps, made at the first call and never moved."""

@@ -71,7 +71,9 @@ class Runner:
         device, spec, slots = model.device, model.rows, config.slots
         self.cache = PagedCache(model.kv, config.pages, config.page_rows, slots, config.positions, device)
         audio = audio_spec(model)
-        self._cross = CrossCache(audio.cross, slots, device) if audio is not None and audio.cross else None
+        self._cross: CrossCache | None = None
+        if audio is not None and audio.cross is not None:
+            self._cross = CrossCache(audio.cross, slots, device, paged=device.type != "cpu")
         self.buckets = decode_buckets(model, slots, config.deterministic)
         self.sampler = Sampler(slots + 1, spec.width, max(spec.codebook_size, 2), device)
         rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)

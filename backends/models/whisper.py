@@ -78,13 +78,12 @@ class Whisper(nn.Module):
         self.norm = NamedLinears(tensors, "model.decoder", width).norm("layer_norm")
         # Zero rows up to a multiple of 16, what the weight-streaming kernel takes: no published vocabulary is one.
         self.table = F.pad(table, (0, 0, 0, -config.vocabulary % _TILE))
-        self.head = frozen_linear(self.table)
-        # What may be written at all, and as the first token of a text.
-        banned = torch.zeros(2, len(self.table), dtype=tensors.dtype)
-        banned[:, config.vocabulary :] = -torch.inf
-        banned[:, list(config.suppressed)] = -torch.inf
-        banned[1, list(config.first_suppressed)] = -torch.inf
-        self.banned, self.ends = banned.to(self.device), torch.tensor(config.ends, device=self.device)
+        banned = torch.zeros(len(self.table), dtype=tensors.dtype)
+        banned[config.vocabulary :] = -torch.inf
+        banned[list(config.suppressed)] = -torch.inf
+        self.head = frozen_linear(self.table, banned.to(self.device))
+        self.not_first = torch.tensor(config.first_suppressed, dtype=torch.int64, device=self.device)
+        self.ends = torch.tensor(config.ends, device=self.device)
         pack_linears(self)
         if stream_weights:
             stream_linears(self)
@@ -127,6 +126,8 @@ class Whisper(nn.Module):
     def frame(self, hidden: Tensor, sampler: CodeSampler) -> tuple[Tensor, Tensor]:
         """``hidden`` [B, width] -> tokens int64 [B, 1], stop bool [B]: whether the token is one that ends a text."""
         logits = self.head(hidden)
-        logits = logits + (self.banned[1] if sampler.steps is None else self.banned[(sampler.steps == 0).long()])
+        first = (sampler.steps if sampler.steps is not None else logits.new_zeros(len(logits))) == 0
+        ban = torch.zeros_like(logits[:, :1]).masked_fill(first[:, None], -torch.inf)
+        logits.index_add_(1, self.not_first, ban.expand(-1, len(self.not_first)))
         tokens = sampler.code(logits, 0).unsqueeze(1)
         return tokens, (tokens == self.ends).any(dim=1)

@@ -21,16 +21,18 @@ def unused(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
 
 def test_pages_and_rows_give_the_same_and_padding_reads_nothing() -> None:
     random = torch.Generator().manual_seed(0)
-    cache = CrossCache(CrossSpec(LAYERS, HEADS, DIM, POSITIONS, torch.float32), SLOTS, CPU)
-    before = cache.keys.data_ptr()
+    spec = CrossSpec(LAYERS, HEADS, DIM, POSITIONS, torch.float32)
+    caches = [CrossCache(spec, SLOTS, CPU, paged) for paged in (False, True)]
+    before = [cache.keys.data_ptr() for cache in caches]
     stored = torch.randn(2, LAYERS, SLOTS, POSITIONS, HEADS, DIM, generator=random)
     for layer in range(LAYERS):
         for slot in range(SLOTS):
-            cache.store(layer, slot, stored[0, layer, slot], stored[1, layer, slot])
-    assert cache.keys.data_ptr() == before
+            for cache in caches:
+                cache.store(layer, slot, stored[0, layer, slot], stored[1, layer, slot])
+    assert [cache.keys.data_ptr() for cache in caches] == before
     slots = [2, 0, 1]
     q = torch.randn(4, HEADS, DIM, generator=random)
-    rows, pages = cache.decode_rows(unused, slots), cache.decode(unused, torch.tensor([*slots, SLOTS]))
+    rows, pages = caches[0].decode_rows(unused, slots), caches[1].decode(unused, torch.tensor([*slots, SLOTS]))
     for layer in range(LAYERS):
         wanted = [
             F.scaled_dot_product_attention(q[row, :, None], *stored[:, layer, slot].transpose(1, 2)).flatten()
@@ -39,8 +41,9 @@ def test_pages_and_rows_give_the_same_and_padding_reads_nothing() -> None:
         for found in (rows.cross(layer, q), pages.cross(layer, q)):
             assert (found[:3] - torch.stack(wanted)).abs().max() < 1e-6
             assert not found[3].any(), "the scratch slot"
-        piece = cache.prefill(unused, 2).cross(layer, q)
-        assert (piece[0] - wanted[0]).abs().max() < 1e-6
+        for cache in caches:
+            piece = cache.prefill(unused, 2).cross(layer, q)
+            assert (piece[0] - wanted[0]).abs().max() < 1e-6
 
 
 def test_heads_without_norm_and_rotation_are_stored_as_they_are() -> None:
