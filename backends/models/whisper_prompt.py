@@ -30,6 +30,7 @@ class WhisperPrompt:
         self._context_limit = config.target_positions // 2 - 1
         self._tasks: dict[str, int] = advice.get("task_to_id") or {}
         self.languages = {name.strip("<|>"): token for name, token in (advice.get("lang_to_id") or {}).items()}
+        self._codes = {token: code for code, token in self.languages.items()}
 
     @property
     def multilingual(self) -> bool:
@@ -53,6 +54,18 @@ class WhisperPrompt:
         elif language not in ("", "en"):
             raise InvalidArgument("language", f"{language!r}: this checkpoint hears English only")
         return text_rows([*ids, self._no_timestamps])
+
+    def detection(self) -> NDArray[np.int32]:
+        """Rows int32 [1, 2] after which a multilingual model names the language it hears: ask for one token, and
+        :meth:`language_of` reads it. Raises InvalidArgument for a model of one language.
+        """
+        if not self.multilingual:
+            raise InvalidArgument("language", "this checkpoint hears English only, there is nothing to detect")
+        return text_rows([self._start])
+
+    def language_of(self, token: int) -> str:
+        """The code of the language that ``token`` names; empty when it names none."""
+        return self._codes.get(token, "")
 
     def text(self, tokens: Sequence[int]) -> str:
         """The transcript of what the decoder wrote."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +92,30 @@ def test_prompt(prompts: WhisperPrompt) -> None:
     assert len(prompts.build(context="word " * 1000)) == 1 + 223 + 2
 
 
+def test_a_multilingual_prompt_names_language_and_task(folder: Path, tmp_path: Path) -> None:
+    """The layout of the multilingual checkpoints, with this tokenizer's ids."""
+    shutil.copyfile(folder / "tokenizer.json", tmp_path / "tokenizer.json")
+    shutil.copyfile(folder / "config.json", tmp_path / "config.json")
+    advice = json.loads((folder / "generation_config.json").read_text())
+    advice |= {
+        "lang_to_id": {"<|en|>": 50258, "<|de|>": 50260},
+        "task_to_id": {"transcribe": 50358, "translate": 50357},
+    }
+    (tmp_path / "generation_config.json").write_text(json.dumps(advice))
+    prompts = WhisperPrompt(tmp_path)
+    assert prompts.build("de", "translate")[:, 1].tolist() == [50257, 50260, 50357, 50362]
+    assert prompts.detection().tolist() == [[0, 50257]]
+    assert prompts.language_of(50260) == "de" and prompts.language_of(11) == ""
+    for language in ("", "tlh"):
+        with pytest.raises(InvalidArgument, match="is not one of de, en"):
+            prompts.build(language)
+
+
 def test_what_the_checkpoint_cannot_do_is_refused(prompts: WhisperPrompt) -> None:
     with pytest.raises(InvalidArgument, match="language: 'de'"):
         prompts.build("de")
+    with pytest.raises(InvalidArgument, match="nothing to detect"):
+        prompts.detection()
     with pytest.raises(InvalidArgument, match="task: 'translate'"):
         prompts.build("en", "translate")
     with pytest.raises(InvalidArgument, match="context: holds a NUL"):
