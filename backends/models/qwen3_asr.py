@@ -3,6 +3,9 @@
 The public model turns queries and keys with three-part positions (MRoPE). Audio and text advance all three together,
 so they are one position, and the backbone is plain Qwen3. Weights load under their published names
 (``model.language_model.*``, ``lm_head.weight``); the encoder's half is :mod:`backends.models.qwen3_asr_encoder`.
+
+The decoder of MOSS-Transcribe-Diarize is the same, under the same names
+(:mod:`backends.models.moss_transcribe_encoder`).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from backends.models.protocol import Attention, AudioSpec, CodeSampler, KVSpec
 from backends.models.qwen3_backbone import Qwen3Backbone
 from backends.models.text_rows import greedy_defaults, text_row_spec
 
-MODEL_TYPE = "qwen3_asr"
+MODEL_TYPE, MOSS_TYPE = "qwen3_asr", "moss_transcribe_diarize"
 SAMPLING_RATE = 16_000
 _MAX_TOKENS = 512
 
@@ -129,11 +132,12 @@ def end_tokens(config: dict[str, Any], folder: Path) -> list[int]:
     return found if isinstance(found, list) else [found]
 
 
-def check_config(config: dict[str, Any], folder: Path) -> None:
-    """Refuse what is not implemented, by the name of the key."""
-    if config.get("model_type") != MODEL_TYPE:
+def check_config(config: dict[str, Any], folder: Path, types: tuple[str, ...] = (MODEL_TYPE, MOSS_TYPE)) -> None:
+    """Refuse what is not implemented, by the name of the key; ``types``: model types that will do."""
+    found = config.get("model_type")
+    if found not in types:
         raise CheckpointError(
-            f"{folder}/config.json: model_type is {config.get('model_type')!r}, this build implements {MODEL_TYPE!r}"
+            f"{folder}/config.json: model_type is {found!r}, this build implements {' and '.join(map(repr, types))}"
         )
     text = config["text_config"]
     if text.get("use_sliding_window") or text.get("attention_bias"):

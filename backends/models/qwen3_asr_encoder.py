@@ -21,7 +21,7 @@ from backends.errors import CheckpointError
 from backends.json_file import read_json
 from backends.models.named_linears import NamedLinears
 from backends.models.named_tensors import NamedTensors, RandomTensors
-from backends.models.qwen3_asr import check_config
+from backends.models.qwen3_asr import MODEL_TYPE, check_config
 
 _PREFIXES = ("model.audio_tower.", "model.multi_modal_projector.")
 _EPS = 1e-5
@@ -96,7 +96,7 @@ class Qwen3ASREncoder(nn.Module):
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_windows: int = 1) -> Qwen3ASREncoder:
         """The encoder of ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
         config = read_json(folder / "config.json")
-        check_config(config, folder)
+        check_config(config, folder, (MODEL_TYPE,))
         _check(config["audio_config"], folder)
         tensors = NamedTensors(read_tensors(folder, _PREFIXES), str(folder), device, dtype)
         encoder = cls(config, tensors, pass_windows)
@@ -109,7 +109,7 @@ class Qwen3ASREncoder(nn.Module):
     ) -> Qwen3ASREncoder:
         """The encoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
         config = read_json(folder / "config.json")
-        check_config(config, folder)
+        check_config(config, folder, (MODEL_TYPE,))
         _check(config["audio_config"], folder)
         return cls(config, RandomTensors(seed, device, dtype), pass_windows).eval()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from backends.errors import InvalidArgument
 from backends.json_file import read_json
-from backends.models.qwen3_asr import check_config
+from backends.models.qwen3_asr import MODEL_TYPE, check_config
 from backends.models.text_rows import text_rows
 from backends.models.text_tokenizer import TextTokenizer
 
@@ -38,7 +38,7 @@ class Qwen3ASRPrompt:
     def __init__(self, folder: Path) -> None:
         """``folder``: the checkpoint, with ``tokenizer.json`` and ``config.json``."""
         config = read_json(folder / "config.json")
-        check_config(config, folder)
+        check_config(config, folder, (MODEL_TYPE,))
         self._tokenizer = TextTokenizer(folder)
         self._audio, self._text = config["audio_token_id"], self._tokenizer.token("<asr_text>")
         self._head = self._tokenizer.template("<|im_start|>system\n")

@@ -68,7 +68,7 @@ class Whisper(nn.Module):
         head_dim = width // heads
         self.rows = text_row_spec(config.vocabulary)
         self.kv = KVSpec(config.decoder_layers, heads, head_dim, tensors.dtype)
-        states = CrossSpec(config.decoder_layers, heads, head_dim, config.source_positions, tensors.dtype)
+        states = CrossSpec(config.decoder_layers, heads, head_dim, config.encoder.positions, tensors.dtype)
         self.audio = AudioSpec(width, states)
         self.defaults, self.sampling_rate = greedy_defaults(config.target_positions), SAMPLING_RATE
         self.max_positions = config.target_positions

@@ -15,29 +15,37 @@ _ACTIVATIONS = ("gelu",)
 
 
 @dataclass(frozen=True, slots=True)
-class WhisperConfig:
-    """Sizes and tokens of one checkpoint. ``suppressed`` are never written, ``first_suppressed`` not as the first."""
+class EncoderConfig:
+    """Sizes of a Whisper encoder, which other models have too. ``positions``: states of one window of 30 s."""
 
     mels: int
     width: int
-    encoder_layers: int
-    encoder_heads: int
-    encoder_ffn: int
+    layers: int
+    heads: int
+    ffn: int
+    positions: int
+
+    @property
+    def mel_frames(self) -> int:
+        """Mel frames of one window: the second convolution halves them."""
+        return 2 * self.positions
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperConfig:
+    """Sizes and tokens of one checkpoint. ``suppressed`` are never written, ``first_suppressed`` not as the first."""
+
+    encoder: EncoderConfig
+    width: int
     decoder_layers: int
     decoder_heads: int
     decoder_ffn: int
-    source_positions: int
     target_positions: int
     vocabulary: int
     start: int
     ends: tuple[int, ...]
     suppressed: tuple[int, ...]
     first_suppressed: tuple[int, ...]
-
-    @property
-    def mel_frames(self) -> int:
-        """Mel frames of one clip: the second convolution halves them."""
-        return 2 * self.source_positions
 
     @classmethod
     def load(cls, folder: Path) -> WhisperConfig:
@@ -56,15 +64,18 @@ class WhisperConfig:
             raise CheckpointError(f"{folder}/config.json: activation_function {activation!r} is not implemented")
         try:
             return cls(
-                mels=config["num_mel_bins"],
+                encoder=EncoderConfig(
+                    mels=config["num_mel_bins"],
+                    width=config["d_model"],
+                    layers=config["encoder_layers"],
+                    heads=config["encoder_attention_heads"],
+                    ffn=config["encoder_ffn_dim"],
+                    positions=config["max_source_positions"],
+                ),
                 width=config["d_model"],
-                encoder_layers=config["encoder_layers"],
-                encoder_heads=config["encoder_attention_heads"],
-                encoder_ffn=config["encoder_ffn_dim"],
                 decoder_layers=config["decoder_layers"],
                 decoder_heads=config["decoder_attention_heads"],
                 decoder_ffn=config["decoder_ffn_dim"],
-                source_positions=config["max_source_positions"],
                 target_positions=config["max_target_positions"],
                 vocabulary=config["vocab_size"],
                 start=_first(advice, config, "decoder_start_token_id"),

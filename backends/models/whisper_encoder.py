@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from backends.checkpoint_files import read_tensors
 from backends.models.named_linears import NamedLinears
 from backends.models.named_tensors import NamedTensors, RandomTensors
-from backends.models.whisper_config import WhisperConfig
+from backends.models.whisper_config import EncoderConfig, WhisperConfig
 
 _EPS = 1e-5
 
 
 class _Layer(nn.Module):
-    def __init__(self, config: WhisperConfig, tensors: NamedTensors, index: int) -> None:
+    def __init__(self, config: EncoderConfig, tensors: NamedTensors, prefix: str, index: int) -> None:
         super().__init__()
-        take = NamedLinears(tensors, f"model.encoder.layers.{index}", config.width)
-        self.heads = config.encoder_heads
+        take = NamedLinears(tensors, f"{prefix}.layers.{index}", config.width)
+        self.heads = config.heads
         self.norm1, self.norm2 = take.norm("self_attn_layer_norm"), take.norm("final_layer_norm")
         self.qkv, self.out = take.fused("self_attn"), take.one("self_attn.out_proj")
-        self.fc1 = take.one("fc1", out=config.encoder_ffn)
-        self.fc2 = take.one("fc2", into=config.encoder_ffn)
+        self.fc1 = take.one("fc1", out=config.ffn)
+        self.fc2 = take.one("fc2", into=config.ffn)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` [clips, positions, width] -> the same."""
@@ -44,25 +44,28 @@ class WhisperEncoder(nn.Module):
     nothing (1,500 rows keep it busy) and is the default; a GPU wants more.
     """
 
-    def __init__(self, config: WhisperConfig, tensors: NamedTensors, pass_clips: int = 1) -> None:
+    def __init__(
+        self, config: EncoderConfig, tensors: NamedTensors, pass_clips: int = 1, prefix: str = "model.encoder"
+    ) -> None:
+        """Takes the encoder's tensors, whose names begin with ``prefix``."""
         super().__init__()
         if pass_clips < 1:
             raise ValueError(f"pass_clips: {pass_clips} is below 1")
         self.config, self.device, self.dtype = config, tensors.device, tensors.dtype
         self.pass_clips, width = pass_clips, config.width
-        self.conv1 = tensors.take("model.encoder.conv1.weight", width, config.mels, 3)
-        self.bias1 = tensors.take("model.encoder.conv1.bias", width)
-        self.conv2 = tensors.take("model.encoder.conv2.weight", width, width, 3)
-        self.bias2 = tensors.take("model.encoder.conv2.bias", width)
-        self.places = tensors.take("model.encoder.embed_positions.weight", config.source_positions, width)
-        self.layers = nn.ModuleList(_Layer(config, tensors, index) for index in range(config.encoder_layers))
-        self.norm = NamedLinears(tensors, "model.encoder", width).norm("layer_norm")
+        self.conv1 = tensors.take(f"{prefix}.conv1.weight", width, config.mels, 3)
+        self.bias1 = tensors.take(f"{prefix}.conv1.bias", width)
+        self.conv2 = tensors.take(f"{prefix}.conv2.weight", width, width, 3)
+        self.bias2 = tensors.take(f"{prefix}.conv2.bias", width)
+        self.places = tensors.take(f"{prefix}.embed_positions.weight", config.positions, width)
+        self.layers = nn.ModuleList(_Layer(config, tensors, prefix, index) for index in range(config.layers))
+        self.norm = NamedLinears(tensors, prefix, width).norm("layer_norm")
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_clips: int = 1) -> WhisperEncoder:
         """The encoder of ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
         tensors = NamedTensors(read_tensors(folder, ("model.encoder.",)), str(folder), device, dtype)
-        encoder = cls(WhisperConfig.load(folder), tensors, pass_clips)
+        encoder = cls(WhisperConfig.load(folder).encoder, tensors, pass_clips)
         tensors.finish()
         return encoder.eval()
 
@@ -71,7 +74,7 @@ class WhisperEncoder(nn.Module):
         cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_clips: int = 1, seed: int = 0
     ) -> WhisperEncoder:
         """The encoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
-        return cls(WhisperConfig.load(folder), RandomTensors(seed, device, dtype), pass_clips).eval()
+        return cls(WhisperConfig.load(folder).encoder, RandomTensors(seed, device, dtype), pass_clips).eval()
 
     def forward(self, mels: Tensor) -> Tensor:
         """``mels`` float [clips, mel bins, frames] of whole windows -> states [clips, positions, width].
@@ -86,7 +89,7 @@ class WhisperEncoder(nn.Module):
         for part in mels.split(self.pass_clips):
             missing = self.pass_clips - len(part)
             states.append(self._pass(F.pad(part, (0, 0, 0, 0, 0, missing)))[: len(part)])
-        return torch.cat(states) if states else mels.new_zeros(0, self.config.source_positions, self.config.width)
+        return torch.cat(states) if states else mels.new_zeros(0, self.config.positions, self.config.width)
 
     def _pass(self, mels: Tensor) -> Tensor:
         x = F.gelu(F.conv1d(mels, self.conv1, self.bias1, padding=1))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen3ASRForConditionalGeneration
 
 from backends.decoder.config import EngineConfig
@@ -19,7 +18,7 @@ from backends.errors import CheckpointError, InvalidArgument
 from backends.models.qwen3_asr import Qwen3ASR, Qwen3ASRWeights
 from backends.models.qwen3_asr_encoder import Qwen3ASREncoder, token_count
 from backends.models.qwen3_asr_prompt import LANGUAGES, Qwen3ASRPrompt
-from tests.unit.tiny_asr import AUDIO, ENDS, play, request, tiny_qwen3_asr, without_end
+from tests.unit.tiny_asr import AUDIO, ENDS, byte_tokenizer, play, request, tiny_qwen3_asr, without_end
 
 CPU, TOKENS = torch.device("cpu"), 20
 # Mel frames: less than a chunk, whole chunks, whole windows (800) and what comes after them.
@@ -132,15 +131,7 @@ def test_what_is_not_implemented_is_refused_by_name(
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Qwen3ASRPrompt:
     """A tokenizer of bytes with the public control tokens."""
     folder = tmp_path_factory.mktemp("tokenizer")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    names = ["<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"]
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
-    tokenizer.add_tokens([AddedToken("<asr_text>", special=False)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    audio = tokenizer.token_to_id("<|audio_pad|>")
+    audio = byte_tokenizer(folder)["<|audio_pad|>"]
     config: dict[str, Any] = {"model_type": "qwen3_asr", "audio_token_id": audio, "text_config": {}}
     (folder / "config.json").write_text(json.dumps(config))
     return Qwen3ASRPrompt(folder)

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import (
     GenerationConfig,
+    MossTranscribeDiarizeConfig,
+    MossTranscribeDiarizeForConditionalGeneration,
     Qwen3ASRConfig,
     Qwen3ASRForConditionalGeneration,
     WhisperConfig,
@@ -84,6 +87,39 @@ def tiny_whisper(folder: Path) -> WhisperForConditionalGeneration:
     )  # fmt: skip
     model.save_pretrained(folder)
     return model
+
+
+def tiny_moss_transcribe(folder: Path) -> MossTranscribeDiarizeForConditionalGeneration:
+    """A MOSS-Transcribe-Diarize of 0.3 million weights with windows of 2 s, saved to ``folder``."""
+    config = MossTranscribeDiarizeConfig(
+        audio_config={
+            "num_mel_bins": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+            "hidden_size": 32, "max_source_positions": 100,
+        },
+        text_config={
+            "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": VOCABULARY,
+            "max_position_embeddings": 512,
+        },
+        audio_token_id=AUDIO, audio_chunk_size=32_000, eos_token_id=ENDS[0],
+    )  # fmt: skip
+    model = MossTranscribeDiarizeForConditionalGeneration(config).eval()
+    randomise(model, seed=9)
+    model.save_pretrained(folder)
+    return model
+
+
+def byte_tokenizer(folder: Path) -> dict[str, int]:
+    """A tokenizer of bytes with the control tokens of the Qwen family, saved to ``folder``; these tokens by name."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    tokenizer.add_tokens([AddedToken("<asr_text>", special=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
 
 
 def request(
