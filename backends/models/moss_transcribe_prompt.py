@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from backends.json_file import read_json
 from backends.models.qwen3_asr import MOSS_TYPE, check_config
 from backends.models.text_rows import text_rows
+from backends.models.text_stream import TextStream
 from backends.models.text_tokenizer import TextTokenizer
 
 # What the model was trained to be asked, word for word (README of the public release): transcribe, each segment with
@@ -55,6 +56,7 @@ class MossTranscribePrompt:
         self._rate = float(advice.get("audio_tokens_per_second", _STATES_PER_SECOND))
         self._audio = config["audio_token_id"]
         self._tokenizer = TextTokenizer(folder)
+        self._pieces = self._tokenizer.pieces()
         system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
         self._before = self._tokenizer.template(f"{system}<|im_start|>user\n<|audio_start|>")
         self._after = self._tokenizer.template("<|im_end|>\n<|im_start|>assistant\n")
@@ -78,6 +80,10 @@ class MossTranscribePrompt:
             )
             for found in _SEGMENT.finditer(self.text(tokens))
         ]
+
+    def stream(self) -> TextStream:
+        """Turns tokens into text while they are written; in all what :meth:`text` gives."""
+        return TextStream(self._pieces)
 
     def text(self, tokens: Sequence[int]) -> str:
         """What the decoder wrote, as it stands."""

@@ -16,6 +16,7 @@ from backends.errors import InvalidArgument
 from backends.json_file import read_json
 from backends.models.qwen3_asr import MODEL_TYPE, check_config
 from backends.models.text_rows import text_rows
+from backends.models.text_stream import TextStream
 from backends.models.text_tokenizer import TextTokenizer
 
 # Shorter clips get silence up to this, which counts as audio: as the public implementation does it.
@@ -40,7 +41,8 @@ class Qwen3ASRPrompt:
         config = read_json(folder / "config.json")
         check_config(config, folder, (MODEL_TYPE,))
         self._tokenizer = TextTokenizer(folder)
-        self._audio, self._text = config["audio_token_id"], self._tokenizer.token("<asr_text>")
+        self._pieces = self._tokenizer.pieces()
+        self._audio, self.marker = config["audio_token_id"], self._tokenizer.token("<asr_text>")
         self._head = self._tokenizer.template("<|im_start|>system\n")
         self._before = self._tokenizer.template("<|im_end|>\n<|im_start|>user\n<|audio_start|>")
         self._after = self._tokenizer.template("<|audio_end|><|im_end|>\n<|im_start|>assistant\n")
@@ -55,7 +57,7 @@ class Qwen3ASRPrompt:
         at = np.arange(len(ids), len(ids) + states)
         ids += [self._audio] * states + self._after
         if language:
-            ids += [*self._tokenizer.template(f"language {self.language_name(language)}"), self._text]
+            ids += [*self._tokenizer.template(f"language {self.language_name(language)}"), self.marker]
         return text_rows(ids), at
 
     @staticmethod
@@ -66,6 +68,10 @@ class Qwen3ASRPrompt:
             raise InvalidArgument("language", f"{language!r} is not one of {', '.join(sorted(LANGUAGES))}")
         return name
 
+    def stream(self) -> TextStream:
+        """Turns the tokens after ``<asr_text>`` (:attr:`marker`) into text while they are written."""
+        return TextStream(self._pieces)
+
     def read(self, tokens: Sequence[int], language: str = "") -> tuple[str, str]:
         """(language, transcript) of what the decoder wrote after a prompt that forced ``language``, or none.
 
@@ -74,9 +80,9 @@ class Qwen3ASRPrompt:
         """
         tokens = list(tokens)
         if not language:
-            if self._text not in tokens:
+            if self.marker not in tokens:
                 return "", ""
-            cut = tokens.index(self._text)
+            cut = tokens.index(self.marker)
             said = self._tokenizer.text(tokens[:cut]).strip()
             tokens, language = tokens[cut + 1 :], said.removeprefix("language").strip()
         name = "" if language == _NOTHING_HEARD else _NAMES.get(language.lower(), language)

@@ -42,9 +42,35 @@ class TextTokenizer:
             raise InvalidArgument(field, f"holds a NUL character at index {text.index(_NUL)}")
         return list(self._plain.encode(text, add_special_tokens=False).ids)
 
+    def pieces(self) -> dict[int, bytes]:
+        """The bytes of every token that is text, for :class:`backends.models.text_stream.TextStream`.
+
+        Byte-level vocabularies spell each byte as one printable character (Radford et al. 2019). Raises CheckpointError
+        for a vocabulary of another kind.
+        """
+        control, found = set(self.control.values()), {}
+        for token, number in self._template.get_vocab(with_added_tokens=False).items():
+            if number not in control:
+                if any(character not in _BYTES for character in token):
+                    raise CheckpointError(
+                        f"{self._source}: token {number} is {token!r}, not bytes spelled as characters"
+                    )
+                found[number] = bytes(_BYTES[character] for character in token)
+        return found
+
     def text(self, ids: Sequence[int], keep_control: bool = False) -> str:
         """The text of ``ids``, without control tokens unless they are to be kept."""
         return str(self._template.decode(list(ids), skip_special_tokens=not keep_control))
+
+
+def _byte_spelling() -> dict[str, int]:
+    """Character -> byte: printable bytes stand for themselves, the others for the characters from 256 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_spelling()
 
 
 def _spelt_apart(specification: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from backends.errors import InvalidArgument
 from backends.json_file import read_json
 from backends.models.text_rows import text_rows
+from backends.models.text_stream import TextStream
 from backends.models.text_tokenizer import TextTokenizer
 from backends.models.whisper_config import WhisperConfig
 
@@ -24,6 +25,7 @@ class WhisperPrompt:
         """``folder``: the checkpoint, with ``tokenizer.json``, ``config.json`` and ``generation_config.json``."""
         config, advice = WhisperConfig.load(folder), read_json(folder / "generation_config.json")
         self._tokenizer = TextTokenizer(folder)
+        self._pieces = self._tokenizer.pieces()
         self._start, self._no_timestamps = config.start, advice["no_timestamps_token_id"]
         self._previous = advice.get("prev_sot_token_id") or self._tokenizer.token("<|startofprev|>")
         # Half of the positions, less the token in front: what the model was trained with.
@@ -66,6 +68,10 @@ class WhisperPrompt:
     def language_of(self, token: int) -> str:
         """The code of the language that ``token`` names; empty when it names none."""
         return self._codes.get(token, "")
+
+    def stream(self) -> TextStream:
+        """Turns tokens into text while they are written; in all what :meth:`text` gives."""
+        return TextStream(self._pieces)
 
     def text(self, tokens: Sequence[int]) -> str:
         """The transcript of what the decoder wrote."""
