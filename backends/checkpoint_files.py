@@ -20,23 +20,29 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / "model.safetensors"]
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of the checkpoint by its published name, in its stored dtype, on the CPU."""
+def read_tensors(folder: Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+    """Tensors of the checkpoint by their published names, in their stored dtypes, on the CPU.
+
+    ``prefixes``: only names that begin with one of these are read: a stage that runs a part of a model loads a part.
+    """
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         if not path.exists():
             raise CheckpointError(f"{path} is missing")
         try:
             with safe_open(str(path), framework="pt") as file:
-                tensors.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a dict)
+                names = [name for name in file.keys() if name.startswith(prefixes)]  # noqa: SIM118 (not a dict)
+                tensors.update({name: file.get_tensor(name) for name in names})
         except Exception as error:  # safetensors raises its own type for a damaged header
             raise CheckpointError(f"{path} cannot be read: {error}") from None
     return tensors
 
 
-def load_weights(model: nn.Module, folder: Path, dtype: torch.dtype) -> None:
-    """Copy the checkpoint into ``model`` by name. Names and shapes must agree completely, both ways."""
-    tensors = {name: tensor.to(dtype) for name, tensor in read_tensors(folder).items()}
+def load_weights(model: nn.Module, folder: Path, dtype: torch.dtype, prefixes: tuple[str, ...] = ("",)) -> None:
+    """Copy the checkpoint, or its tensors with one of ``prefixes``, into ``model`` by name. Names and shapes must agree
+    completely, both ways.
+    """
+    tensors = {name: tensor.to(dtype) for name, tensor in read_tensors(folder, prefixes).items()}
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:

@@ -27,9 +27,9 @@ class RowSpec:
     text_vocab: int
     pad_code: int
     assistant_slot_id: int
-    user_slot_id: int
-    audio_start_id: int
-    audio_end_id: int
+    user_slot_id: int = -1
+    audio_start_id: int = -1
+    audio_end_id: int = -1
 
     @property
     def width(self) -> int:
@@ -91,23 +91,26 @@ def pack_row_keys(residues: Tensor) -> list[int]:
     return (residues[:, 0] * 2**31 + residues[:, 1]).tolist()
 
 
-def prompt_row_keys(rows: NDArray[np.int32], assistant_slot_id: int) -> list[int]:
+def prompt_row_keys(
+    rows: NDArray[np.int32], assistant_slot_id: int, content: NDArray[np.int32] | None = None
+) -> list[int]:
     """Keys of a prompt's rows as the prefix cache takes them, computed on the host, once a request.
 
-    ``rows`` int32 [P, W]. A key names what a row holds **and in which shape its KV is computed**, because two shapes
-    may differ in the last bits and a hit must equal a miss. With ``a`` the first row whose text id is the assistant
-    slot id (P if there is none), rows 0 ... a-2 are prefilled and rows from a-1 on are decoded. So there are three
-    disjoint domains of one type, int:
+    ``rows`` int32 [P, W]; ``content`` int32 [P, C]: what a row holds that its ids do not say, if anything. A key names
+    what a row holds **and in which shape its KV is computed**, because two shapes may differ in the last bits and a hit
+    must equal a miss. With ``a`` the first row whose text id is the assistant slot id (P if there is none), rows 0 ...
+    a-2 are prefilled and rows from a-1 on are decoded. So there are three disjoint domains of one type, int:
 
     - assistant rows: the packed :func:`row_key`, below 2**62, the same key the row had when it was generated, so that a
       prompt which continues earlier audio finds it;
-    - other rows, prefilled: blake2b of the row, 16 bytes, plus 2**128;
+    - other rows, prefilled: blake2b of the row and its content, 16 bytes, plus 2**128;
     - other rows, decoded (the last row of a prompt, and text after audio): the same digest plus 2**129.
     """
     rows = np.ascontiguousarray(rows, dtype="<i4")
     assistant = np.flatnonzero(rows[:, 0] == assistant_slot_id)
     first_decoded = (int(assistant[0]) if len(assistant) else len(rows)) - 1
-    data, size = rows.tobytes(), rows.itemsize * rows.shape[1]
+    whole = rows if content is None else np.concatenate([rows, content.astype("<i4")], axis=1)
+    data, size = whole.tobytes(), whole.itemsize * whole.shape[1]
     keys = [
         int.from_bytes(blake2b(data[at : at + size], digest_size=16).digest(), "little") + _PREFILLED
         for at in range(0, max(first_decoded, 0) * size, size)

@@ -15,6 +15,7 @@ import logging
 import torch
 from torch import Tensor
 
+from backends.decoder.cross_cache import DecoderAttention
 from backends.models.protocol import CodeSampler, DecoderModel, Heads
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,8 @@ def _step(model: DecoderModel, rows: Tensor) -> list[Tensor]:
         return (q + (k + v).repeat_interleave(heads.count // heads.kv_count, dim=1)).flatten(1)
 
     with torch.inference_mode():
-        hidden = model.backbone(model.embed(rows.to(model.device)), positions, attend)
+        attention = DecoderAttention(attend, lambda layer, q: q.flatten(1))
+        hidden = model.backbone(model.embed(rows.to(model.device)), positions, attention)
         recorder = _Recorder()
         model.frame(hidden, recorder)
     return [hidden, *recorder.logits]

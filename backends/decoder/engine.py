@@ -13,12 +13,13 @@ from backends.decoder.config import EngineConfig
 from backends.decoder.loop import DecodeLoop
 from backends.decoder.memory import PageMemory
 from backends.decoder.metrics import DecoderMetrics
+from backends.decoder.prompt_audio import check_audio
 from backends.decoder.request import DecodeRequest, FinishReason, Phase, rows_to_prefill
 from backends.decoder.runner import Flight, Runner, RunnerConfig
 from backends.decoder.scheduler import Scheduler
 from backends.device import give_way, use_threads
 from backends.errors import Internal, Unavailable, VoxstageError
-from backends.models.protocol import DecoderModel
+from backends.models.protocol import DecoderModel, audio_spec
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,14 @@ class DecoderEngine:
             raise
 
     def submit(self, request: DecodeRequest) -> None:
-        """Queue a request. Raises Unavailable when the engine is full, Internal when it is closing or broken."""
+        """Queue a request. Raises Unavailable when the engine is full, Internal when it is closing or broken, and
+        InvalidArgument for audio that the model does not read as it is given.
+        """
         request.slot_token = self.model.rows.assistant_slot_id
         request.prefill_rows = rows_to_prefill(request.rows, request.slot_token)
+        check_audio(request.audio, audio_spec(self.model), request.prefill_rows)
+        if request.audio is not None:
+            self._memory.name(request)  # here, not between two steps: such prompts are long
         if self.config.force_frames:
             request.max_frames = min(self.config.force_frames, self.config.max_positions - len(request.rows))
         request.timeline.stamp("queued")
@@ -202,9 +208,11 @@ class DecoderEngine:
             try:
                 if not request.pages and not self._start(request):
                     return  # no pages and nobody younger to take them from: it waits for those who run
-                if request.stored < request.prefill_rows:
+                if self._runner.read_audio(request):
+                    pass  # the work of one piece
+                elif request.stored < request.prefill_rows:
                     self.metrics.prefill_rows.inc(self._runner.prefill(request))
-                if request.stored >= request.prefill_rows:
+                if self._runner.is_read(request):
                     self._memory.remember(request, request.prefill_rows)
                     self._runner.join(request)
                     self._scheduler.run(request)
@@ -240,7 +248,7 @@ class DecoderEngine:
         request.retractions += 1
         self._runner.leave(request.slot)
         self._memory.release(request)
-        request.stored = request.hit = 0
+        request.stored = request.hit = request.cross_layers = 0
         request.on_device = False
         with self._condition:
             self._scheduler.retract(request)

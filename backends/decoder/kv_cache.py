@@ -85,10 +85,15 @@ class PagedCache:
 
         def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
             keys, values = self.keys[layer], self.values[layer]
-            q = qk_norm_rope_store(
-                qkv, heads.q_weight, heads.k_weight, heads.eps, heads.cos, heads.sin, heads.positions,
-                keys, values, lines,
-            )  # fmt: skip
+            if heads.q_weight is None or heads.k_weight is None or heads.cos is None or heads.sin is None:
+                q, k, v = heads.split(qkv)
+                self._store(layer, lines, k, v)
+                q = q.contiguous()
+            else:
+                q = qk_norm_rope_store(
+                    qkv, heads.q_weight, heads.k_weight, heads.eps, heads.cos, heads.sin, heads.positions,
+                    keys, values, lines,
+                )  # fmt: skip
             workspace = self._workspace(heads)
             return paged_decode_attention(q, keys, values, tables, lengths, heads.dim**-0.5, workspace).flatten(1)
 

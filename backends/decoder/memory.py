@@ -9,6 +9,7 @@ import numpy as np
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.pages import PagePool
 from backends.decoder.prefix_cache import PrefixCache
+from backends.decoder.prompt_audio import CONTENT_WIDTH
 from backends.decoder.request import DecodeRequest
 from backends.rows import prompt_row_keys
 
@@ -31,12 +32,18 @@ class PageMemory:
         """Pages that the prefix cache holds."""
         return len(self._cache) if self._cache is not None else 0
 
+    def name(self, request: DecodeRequest) -> None:
+        """Compute the keys of a request's prompt, once. From any thread: an hour of audio has many rows."""
+        if self._cache is not None and not request.keys:
+            rows = request.rows.numpy().astype(np.int32)
+            content = request.audio.content(len(rows)) if request.audio is not None else None
+            request.keys = prompt_row_keys(rows, request.slot_token, content)
+
     def match(self, request: DecodeRequest) -> None:
         """Give ``request`` the longest run of cached pages that its rows start with."""
         if self._cache is None:
             return
-        if not request.keys:
-            request.keys = prompt_row_keys(request.rows.numpy().astype(np.int32), request.slot_token)
+        self.name(request)
         # The last known row must be computed: it makes the next frame.
         rows = self._known_rows(request)
         request.pages = self._cache.match(request.keys, rows, len(rows) - 1)
@@ -76,10 +83,15 @@ class PageMemory:
         self._pool.check(owned)
 
     def _known_rows(self, request: DecodeRequest) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+        """Rows as the prefix cache compares them: where there is audio, with what a row holds of it."""
         rows = request.rows.numpy().astype(np.int32)
-        if not request.generated:
+        if request.generated:
+            made = np.empty((request.frames, rows.shape[1]), dtype=np.int32)
+            made[:, 0] = request.slot_token
+            made[:, 1:] = np.stack([codes.numpy() for codes in request.generated])
+            rows = np.concatenate([rows, made])
+        if request.audio is None:
             return rows
-        made = np.empty((request.frames, rows.shape[1]), dtype=np.int32)
-        made[:, 0] = request.slot_token
-        made[:, 1:] = np.stack([codes.numpy() for codes in request.generated])
-        return np.concatenate([rows, made])
+        content = np.zeros((len(rows), CONTENT_WIDTH), dtype=np.int32)
+        content[: len(request.rows)] = request.audio.content(len(request.rows))
+        return np.concatenate([rows, content], axis=1)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backends.decoder.chunks import ChunkSchedule
+from backends.decoder.prompt_audio import PromptAudio
 from backends.decoder.sampler import SamplingParams
 from backends.errors import VoxstageError
 from backends.timeline import Timeline
@@ -80,6 +81,7 @@ class DecodeRequest:
     max_frames: int
     schedule: ChunkSchedule
     sink: ChunkSink
+    audio: PromptAudio | None = None
     # Set by the engine when it takes the request: its place in the order of arrival, the kind of its rows.
     order: int = 0
     prefill_rows: int = 0
@@ -92,6 +94,8 @@ class DecodeRequest:
     stored: int = 0
     total: int = 0
     on_device: bool = False
+    # Layers whose keys and values of the audio its slot holds; of an encoder-decoder model.
+    cross_layers: int = 0
     generated: list[Tensor] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     chunks: int = 0

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from backends.decoder.buckets import decode_buckets
+from backends.decoder.cross_cache import CrossCache
 from backends.decoder.graphs import StepGraphs
 from backends.decoder.kv_cache import PagedCache
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import Sampler
 from backends.kernels import SlotState, StepInput, begin_step, finish_step
-from backends.models.protocol import Attention, DecoderModel
+from backends.models.protocol import Attention, DecoderModel, EncoderDecoderModel, audio_spec
 from backends.rows import pack_row_keys, row_key
 
 
@@ -68,6 +70,10 @@ class Runner:
         self.model, self.config = model, config
         device, spec, slots = model.device, model.rows, config.slots
         self.cache = PagedCache(model.kv, config.pages, config.page_rows, slots, config.positions, device)
+        audio = audio_spec(model)
+        self._cross: CrossCache | None = None
+        if audio is not None and audio.cross is not None:
+            self._cross = CrossCache(audio.cross, slots, device, paged=device.type != "cpu")
         self.buckets = decode_buckets(model, slots, config.deterministic)
         self.sampler = Sampler(slots + 1, spec.width, max(spec.codebook_size, 2), device)
         rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)
@@ -101,10 +107,39 @@ class Runner:
         device = self.model.device
         attend = self.cache.prefill(request.pages, start, self._upload(torch.tensor(lines)))
         positions = torch.arange(start, start + size, device=device)
-        self.model.backbone(self.model.embed(self._upload(piece)), positions, attend)
+        x = self.model.embed(self._upload(piece))
+        if self._cross is not None:
+            attend = self._cross.prefill(attend, request.slot)
+        elif request.audio is not None:
+            at, states = request.audio.piece(start, end)
+            x = x.index_copy(0, self._upload(at), self._upload(states.to(x.dtype)))
+        self.model.backbone(x, positions, attend)
         done = end - request.stored
         request.stored = end
         return done
+
+    def read_audio(self, request: DecodeRequest) -> bool:
+        """Compute what layers attend to of a request's audio; False where nothing is left to compute.
+
+        On a CPU a layer at a time, so that running streams wait no longer for this than for a piece of a prompt.
+        """
+        if self._audio_is_read(request):
+            return False
+        assert self._cross is not None and request.audio is not None
+        model = cast(EncoderDecoderModel, self.model)
+        states = self._upload(request.audio.states.to(self._cross.spec.dtype))
+        for _ in range(1 if self.model.device.type == "cpu" else self._cross.spec.layers):
+            layer = request.cross_layers
+            self._cross.store(layer, request.slot, *model.cross_kv(layer, states))
+            request.cross_layers += 1
+        return True
+
+    def is_read(self, request: DecodeRequest) -> bool:
+        """Whether a request's prompt and audio are read, so that it may decode."""
+        return request.stored >= request.prefill_rows and self._audio_is_read(request)
+
+    def _audio_is_read(self, request: DecodeRequest) -> bool:
+        return self._cross is None or request.cross_layers == self._cross.spec.layers
 
     def join(self, request: DecodeRequest) -> None:
         """Let a request decode from now on."""
@@ -151,6 +186,8 @@ class Runner:
             pages, lengths = [request.pages for request in requests], [request.stored for request in requests]
             step = begin_step(slot_ids, self._state, self.cache.tables, self.config.page_rows)
             attend = self.cache.decode_rows(pages, lengths, step.lines)
+            if self._cross is not None:
+                attend = self._cross.decode_rows(attend, slots[: len(requests)])
             output = self._run(slot_ids, step, torch.tensor(sampled) if sampled else False, attend)
             return Flight(list(requests), keep, output, None)
         host_ids = torch.tensor(slots).pin_memory()
@@ -199,7 +236,10 @@ class Runner:
     def _step(self, slot_ids: Tensor, sampled: bool) -> Tensor:
         """One step of a GPU: everything it needs is found through ``slot_ids``, so a graph can be made of it."""
         step = begin_step(slot_ids, self._state, self.cache.tables, self.config.page_rows)
-        return self._run(slot_ids, step, sampled, self.cache.decode(step.tables, step.lengths, step.lines))
+        attend = self.cache.decode(step.tables, step.lengths, step.lines)
+        if self._cross is not None:
+            attend = self._cross.decode(attend, slot_ids)
+        return self._run(slot_ids, step, sampled, attend)
 
     def _run(self, slot_ids: Tensor, step: StepInput, sampled: Tensor | bool, attend: Attention) -> Tensor:
         """The whole step on the device: embed, backbone, frame, sample, next row, its key. Int64 [B, codebooks + 3]."""

@@ -62,6 +62,7 @@ class Sampler(CodeSampler):
         row's temperature (a GPU step, which a graph may hold). Int64 [n]: these rows (a CPU step, where the host
         knows), so that the others cost nothing. All give the same ids.
         """
+        self.steps = steps
         self._code_draws = self._stop_draws = None
         self._rows = None
         if sampled is False:

@@ -33,14 +33,18 @@ class Draws:
 
 
 def sample_ids(logits: Tensor, draws: Draws | None, channel: int, out: Tensor | None = None) -> Tensor:
-    """Choose an id a row: ``logits`` [B, V] -> int64 [B], V at most 2048, into ``out`` (any stride) if given.
+    """Choose an id a row: ``logits`` [B, V] -> int64 [B], into ``out`` (any stride) if given.
 
     Arg max of ``logits / temperature + Gumbel noise`` over what top-k and top-p keep, in float64: noise and filters are
     those of :mod:`backends.kernels.noise`, noise stream ``channel``. ``draws`` None: every row is greedy. Ties go to
     the lower id. On CUDA an id can differ from the CPU's only where two scores, or a probability sum and ``top_p``, are
-    equal to the last bits of a float64.
+    equal to the last bits of a float64. More than 2048 ids a row (a text vocabulary) take library kernels there:
+    greedy steps an arg max, others a sort of every row.
     """
     _check(logits, draws)
+    if logits.is_cuda and logits.shape[1] > MAX_IDS:
+        ids = choose_unasked(logits, draws, channel)
+        return ids if out is None else out.copy_(ids)
     if logits.is_cuda:
         from backends.kernels.gpu import sampling as gpu
 
@@ -66,6 +70,8 @@ def sample_embed(
     ``table`` [rows, D], read at ``offset + id``; ``position`` [D] is added (rounded to the table's dtype) if given;
     ``weight``, ``bias`` [D] of the norm. Returns (ids int64 [B], x [B, D], normed [B, D]).
     """
+    if logits.shape[1] > MAX_IDS:
+        raise ValueError(f"{logits.shape[1]} ids a row, at most {MAX_IDS} are covered")
     _check(logits, draws)
     if logits.is_cuda:
         from backends.kernels.gpu import sampling as gpu
@@ -77,8 +83,6 @@ def sample_embed(
 
 
 def _check(logits: Tensor, draws: Draws | None) -> None:
-    if logits.shape[1] > MAX_IDS:
-        raise ValueError(f"{logits.shape[1]} ids a row, at most {MAX_IDS} are covered")
     if logits.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(f"logits are {logits.dtype}; bfloat16, float16 or float32 are covered")
     if draws is not None and len(draws.seeds) != len(logits):
@@ -101,3 +105,20 @@ def _choose(logits: Tensor, draws: Draws | None, channel: int) -> Tensor:
     streams = draws.steps[rows] * draws.channels + channel
     noise = gumbel_noise(draws.seeds[rows], streams, 1, logits.shape[1])[:, 0]
     return ids.index_copy(0, rows, (scores + noise).argmax(dim=-1))
+
+
+def choose_unasked(logits: Tensor, draws: Draws | None, channel: int) -> Tensor:
+    """:func:`sample_ids` of any width without a question to the device: every row is sorted and drawn, greedy ones for
+    nothing. A CUDA graph may hold it.
+    """
+    ids = logits.argmax(dim=-1)
+    if draws is None:
+        return ids
+    sampled = draws.temperature > 0
+    scores = logits.double() / torch.where(sampled, draws.temperature, 1.0)[:, None]
+    # A sum of all probabilities may round above 1, so rows without filters skip them rather than pass them.
+    filtered = (draws.top_k > 0) | (draws.top_p < 1)
+    keep = keep_mask(scores, draws.top_k, draws.top_p) | ~filtered[:, None]
+    streams = draws.steps * draws.channels + channel
+    noise = gumbel_noise(draws.seeds, streams, 1, logits.shape[1])[:, 0]
+    return torch.where(sampled, (scores.masked_fill(~keep, -torch.inf) + noise).argmax(dim=-1), ids)

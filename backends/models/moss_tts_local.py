@@ -23,10 +23,12 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
-from backends.kernels import add_rms_norm, embed_rows
+from backends.kernels import embed_rows
 from backends.models.frame_transformer import FrameTransformer
-from backends.models.linear import linear_silu_mul, pack_linears, stream_linears
-from backends.models.protocol import Attention, CodeSampler, Heads, KVSpec
+from backends.models.linear import pack_linears, stream_linears
+from backends.models.named_linears import frozen_linear
+from backends.models.protocol import Attention, CodeSampler, KVSpec
+from backends.models.qwen3_backbone import Qwen3Backbone
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
@@ -45,32 +47,6 @@ class MossTTSLocalWeights(nn.Module):
         self.local_text_lm_head = nn.Linear(hidden, 2, bias=False)
 
 
-class _Layer(nn.Module):
-    """One Qwen3 layer with q/k/v and gate/up fused: four products instead of seven."""
-
-    def __init__(self, source: Any, heads: int, kv_heads: int, head_dim: int) -> None:
-        super().__init__()
-        attn, mlp = source.self_attn, source.mlp
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.qkv = _fuse([attn.q_proj, attn.k_proj, attn.v_proj])
-        self.gate_up = _fuse([mlp.gate_proj, mlp.up_proj])
-        self.out, self.down = attn.o_proj, mlp.down_proj
-        self.q_norm, self.k_norm = attn.q_norm.weight, attn.k_norm.weight
-        self.norm1, self.norm2 = source.input_layernorm.weight, source.post_attention_layernorm.weight
-        self.eps = source.input_layernorm.variance_epsilon
-
-    def forward(
-        self, x: Tensor, residual: Tensor | None, layer: int, attend: Attention, tables: tuple[Tensor, Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """``x`` [N, hidden] and the residual it is still to be added to -> the same of the next layer."""
-        cos, sin, positions = tables
-        normed, residual = add_rms_norm(x, residual, self.norm1, self.eps)
-        heads = Heads(self.heads, self.kv_heads, self.head_dim, self.q_norm, self.k_norm, self.eps, cos, sin, positions)
-        x = self.out(attend(layer, self.qkv(normed), heads))
-        normed, residual = add_rms_norm(x, residual, self.norm2, self.eps)
-        return self.down(linear_silu_mul(self.gate_up, normed)), residual
-
-
 class MossTTSLocal(nn.Module):
     """The model as the engine runs it (:class:`backends.models.protocol.DecoderModel`)."""
 
@@ -87,7 +63,7 @@ class MossTTSLocal(nn.Module):
         """
         super().__init__()
         qwen3 = config["qwen3_config"]
-        heads, kv_heads, head_dim = qwen3["num_attention_heads"], qwen3["num_key_value_heads"], qwen3["head_dim"]
+        kv_heads, head_dim = qwen3["num_key_value_heads"], qwen3["head_dim"]
         codebooks, size = config["n_vq"], config["audio_codebook_sizes"][0]
         self.rows = RowSpec(
             codebooks=codebooks,
@@ -104,20 +80,18 @@ class MossTTSLocal(nn.Module):
         self.kv = KVSpec(layers=len(weights.transformer.layers), heads=kv_heads, head_dim=head_dim, dtype=dtype)
         self.defaults, self.sampling_rate = defaults, config["sampling_rate"]
         self.max_positions = qwen3["max_position_embeddings"]
-        self.layers = nn.ModuleList(_Layer(layer, heads, kv_heads, head_dim) for layer in weights.transformer.layers)
-        self.final_norm, self.eps = weights.transformer.norm.weight.detach(), weights.transformer.norm.variance_epsilon
+        self.qwen3 = Qwen3Backbone(qwen3, weights.transformer)
         self.local = weights.local_transformer
         # Zero rows up to 16, the least that the weight-streaming kernel takes: a library's product of two columns was
         # seen to change its bits with the batch (H200), and cost the decode buckets below 32 rows.
         stop = weights.local_text_lm_head.weight.detach()
-        self.stop_head = _linear(F.pad(stop, (0, 0, 0, 14)))
+        self.stop_head = frozen_linear(F.pad(stop, (0, 0, 0, 14)))
         tables: list[Tensor] = [embedding.get_parameter("weight").detach() for embedding in weights.audio_embeddings]
-        self.code_heads = nn.ModuleList(_linear(table) for table in tables)
+        self.code_heads = nn.ModuleList(frozen_linear(table) for table in tables)
         # One table for all codebooks, each with a row of zeros for the pad code, so that a row needs one gather.
         zero = embed_tokens.new_zeros(1, embed_tokens.shape[1])
         self.text_table = embed_tokens
         self.code_table = torch.cat([torch.cat([table, zero]) for table in tables])
-        self.cos, self.sin = _rope_tables(qwen3, head_dim, self.max_positions, self.device, dtype)
         pack_linears(self)
         if stream_weights:
             stream_linears(self)
@@ -159,10 +133,12 @@ class MossTTSLocal(nn.Module):
 
     def backbone(self, x: Tensor, positions: Tensor, attend: Attention) -> Tensor:
         """``x`` [N, hidden], ``positions`` int64 [N] -> normed hidden states [N, hidden]."""
-        tables, residual = (self.cos, self.sin, positions), None
-        for index, layer in enumerate(self.layers):
-            x, residual = layer(x, residual, index, attend, tables)
-        return add_rms_norm(x, residual, self.final_norm, self.eps)[0]
+        return self.qwen3(x, positions, attend)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The layers of the backbone."""
+        return self.qwen3.layers
 
     def frame(self, hidden: Tensor, sampler: CodeSampler) -> tuple[Tensor, Tensor]:
         """``hidden`` [B, hidden] -> codes int64 [B, codebooks], stop bool [B]. Codes of a stopping row mean nothing."""
@@ -195,26 +171,3 @@ def _check(config: dict[str, Any], folder: Path) -> None:
         raise CheckpointError(f"{folder}/config.json: sliding windows and attention biases are not implemented")
     if config["hidden_size"] != config["gpt2_config"]["n_embd"]:
         raise CheckpointError(f"{folder}/config.json: hidden_size and gpt2_config.n_embd differ")
-
-
-def _fuse(linears: list[nn.Linear]) -> nn.Linear:
-    """Stack the outputs of linears that read the same input."""
-    weight = torch.cat([linear.weight.detach() for linear in linears])
-    return _linear(weight)
-
-
-def _linear(weight: Tensor) -> nn.Linear:
-    fused = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    fused.weight = nn.Parameter(weight, requires_grad=False)
-    return fused
-
-
-def _rope_tables(
-    qwen3: dict[str, Any], head_dim: int, positions: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """cos and sin [positions, head_dim] of RoPE (Su et al. 2021): angle = position x theta^(-2i/dim)."""
-    theta = float(qwen3.get("rope_parameters", {}).get("rope_theta", qwen3.get("rope_theta", 1e6)))
-    inverse = 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
-    angles = torch.arange(positions, dtype=torch.float32)[:, None] * inverse[None, :]
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)

@@ -32,25 +32,50 @@ class KVSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossSpec:
+    """Shape of the keys (and values) that an encoder-decoder model attends to beside its own: one line a state."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    positions: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class AudioSpec:
+    """How a model reads audio: states of ``width`` numbers, made by its encoder.
+
+    Without ``cross`` they stand in prompt rows, in place of those rows' embeddings. With it every row attends to them.
+    """
+
+    width: int
+    cross: CrossSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """How one layer turns its q/k/v product into heads: RMS norm of every q and k head, then rotary embedding.
 
     ``q_weight``, ``k_weight`` [dim]; ``cos``, ``sin`` [all positions, dim], halves equal; ``positions`` int64 [N].
+    A model without either (its positions are in its embeddings) leaves norm and rotation out.
     """
 
     count: int
     kv_count: int
     dim: int
-    q_weight: Tensor
-    k_weight: Tensor
-    eps: float
-    cos: Tensor
-    sin: Tensor
     positions: Tensor
+    q_weight: Tensor | None = None
+    k_weight: Tensor | None = None
+    eps: float = 0.0
+    cos: Tensor | None = None
+    sin: Tensor | None = None
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``qkv`` [N, (heads + 2 kv heads) x dim] -> q [N, heads, dim], k and v [N, kv heads, dim]."""
         q, k, v = qkv.view(len(qkv), -1, self.dim).split((self.count, self.kv_count, self.kv_count), dim=1)
+        if self.q_weight is None or self.k_weight is None or self.cos is None or self.sin is None:
+            return q, k, v
         cos, sin = self.cos[self.positions].unsqueeze(1), self.sin[self.positions].unsqueeze(1)
         q = rotate_halves(F.rms_norm(q, (self.dim,), self.q_weight, self.eps), cos, sin)
         return q, rotate_halves(F.rms_norm(k, (self.dim,), self.k_weight, self.eps), cos, sin), v
@@ -70,8 +95,21 @@ class Attention(Protocol):
         ...
 
 
+class CrossAttention(Attention, Protocol):
+    """What ``backbone`` of a model with :class:`CrossSpec` is given: attention over its own rows and over states."""
+
+    def cross(self, layer: int, q: Tensor) -> Tensor:
+        """``q`` [N, heads, dim] over the states of each row's request -> mixed values [N, heads x dim]."""
+        ...
+
+
 class CodeSampler(ABC):
-    """Turns logits into ids, row by row; a row's result depends on its own request, step and channel only."""
+    """Turns logits into ids, row by row; a row's result depends on its own request, step and channel only.
+
+    ``steps`` int64 [B]: frames that each row's request has made before; None: none.
+    """
+
+    steps: Tensor | None = None
 
     @abstractmethod
     def stop(self, logits: Tensor) -> Tensor:
@@ -126,3 +164,22 @@ class DecoderModel(Protocol):
     def frame(self, hidden: Tensor, sampler: CodeSampler) -> tuple[Tensor, Tensor]:
         """``hidden`` [B, hidden] -> (codes int64 [B, codebooks], stop bool [B])."""
         ...
+
+
+class AudioModel(DecoderModel, Protocol):
+    """A model that reads audio too."""
+
+    audio: AudioSpec
+
+
+class EncoderDecoderModel(AudioModel, Protocol):
+    """A model that attends to the states of an encoder: its ``audio.cross`` is set."""
+
+    def cross_kv(self, layer: int, states: Tensor) -> tuple[Tensor, Tensor]:
+        """``states`` [positions, width] -> keys and values of one layer, [positions, heads, head dim] each."""
+        ...
+
+
+def audio_spec(model: DecoderModel) -> AudioSpec | None:
+    """How ``model`` reads audio; None for a model that reads rows only."""
+    return getattr(model, "audio", None)

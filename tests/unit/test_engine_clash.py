@@ -48,7 +48,7 @@ def test_rows_that_share_every_key_share_no_page(
     plain.close()
     assert not np.array_equal(expected[0], expected[1]) and not np.array_equal(expected[0], expected[2])
 
-    monkeypatch.setattr("backends.decoder.memory.prompt_row_keys", lambda rows, slot_id: [7] * len(rows))
+    monkeypatch.setattr("backends.decoder.memory.prompt_row_keys", lambda rows, slot_id, content: [7] * len(rows))
     monkeypatch.setattr(
         "backends.decoder.runner.row_key", lambda rows: rows.new_tensor([0, 7]).expand(len(rows), 2)
     )  # packed: 7

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from backends.decoder.sampler import Sampler, SamplingParams
-from backends.kernels import row_key, row_keys_kernel, sample_ids, sampling
+from backends.kernels import row_key, row_keys_kernel, sample_embed, sample_ids, sampling
+from backends.kernels.sampling import choose_unasked
 from tests.kernel_cases import interpreted, skip_truncation
 from tests.kernel_id_cases import check_row_keys, check_sample_embed, check_sampling, draws_for
 
@@ -38,6 +39,15 @@ def test_the_torch_version_draws_the_ids_of_the_sampler() -> None:
         assert torch.equal(sample_ids(logits, draws, codebook + 1), sampler.code(logits, codebook))
 
 
+def test_a_step_that_asks_the_device_nothing_draws_the_same_ids() -> None:
+    """What a GPU does for a text vocabulary; here on the CPU, beside the version that looks at the parameters."""
+    logits = 3 * torch.randn(24, 20_000, generator=torch.Generator().manual_seed(1))
+    draws = draws_for(24, 0, "cpu")
+    assert 0 < int((draws.temperature > 0).sum()) < 24
+    assert torch.equal(choose_unasked(logits, draws, 1), sample_ids(logits, draws, 1))
+    assert torch.equal(choose_unasked(logits, None, 1), logits.argmax(dim=-1))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sample_embed(kind: str, dtype: torch.dtype) -> None:
     skip_truncation(kind, dtype)
@@ -51,8 +61,9 @@ def test_row_keys(kind: str) -> None:
 def test_misfits_are_refused() -> None:
     with pytest.raises(ValueError, match="2\\^31"):
         row_keys_kernel(torch.zeros(1, 1, dtype=torch.int64), (2**31, 7), (3, 3))
+    wide, row = torch.zeros(1, 4096), torch.zeros(4)
     with pytest.raises(ValueError, match="at most 2048"):
-        sample_ids(torch.zeros(1, 4096), None, 0)
+        sample_embed(wide, None, 0, torch.zeros(4096, 4), 0, None, row, row, 1e-5)
     with pytest.raises(ValueError, match="float64"):
         sample_ids(torch.zeros(1, 4, dtype=torch.float64), None, 0)
 

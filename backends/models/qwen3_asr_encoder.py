@@ -1,0 +1,183 @@
+"""The audio encoder of Qwen3-ASR: log-mel frames -> states that stand in the decoder's prompt.
+
+Frames are cut into chunks of 1 s, which three convolutions reduce to 13 tokens each, by themselves; layers then attend
+inside windows of 8 chunks. So a window knows nothing of any other, of its own clip or of another one, and is what this
+encoder computes. Two linears at the end take its states to the decoder's width. Weights load under their published
+names (``model.audio_tower.*``, ``model.multi_modal_projector.*``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backends.checkpoint_files import read_tensors
+from backends.errors import CheckpointError
+from backends.json_file import read_json
+from backends.models.named_linears import NamedLinears
+from backends.models.named_tensors import NamedTensors, RandomTensors
+from backends.models.qwen3_asr import MODEL_TYPE, check_config
+
+_PREFIXES = ("model.audio_tower.", "model.multi_modal_projector.")
+_EPS = 1e-5
+_MAX_TIMESCALE = 10_000.0
+
+
+def token_count(frames: int, chunk: int = 100) -> int:
+    """States of a clip of ``frames`` mel frames: 13 for each whole chunk of 100, and what three halvings, each rounded
+    up, leave of the rest.
+    """
+    whole, rest = divmod(frames, chunk)
+    return whole * _halved(chunk) + _halved(rest)
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: dict[str, Any], tensors: NamedTensors, index: int) -> None:
+        super().__init__()
+        take = NamedLinears(tensors, f"model.audio_tower.layers.{index}", config["d_model"])
+        self.heads = config["encoder_attention_heads"]
+        self.norm1, self.norm2 = take.norm("self_attn_layer_norm"), take.norm("final_layer_norm")
+        self.qkv, self.out = take.fused("self_attn", key_bias=True), take.one("self_attn.out_proj")
+        self.fc1 = take.one("fc1", out=config["encoder_ffn_dim"])
+        self.fc2 = take.one("fc2", into=config["encoder_ffn_dim"])
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``x`` [windows, tokens, width], ``mask`` bool [windows, 1, 1, tokens]: what may be seen -> like ``x``."""
+        windows, tokens, width = x.shape
+        qkv = self.qkv(F.layer_norm(x, (width,), *self.norm1, _EPS))
+        q, k, v = qkv.view(windows, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(windows, tokens, width)
+        x = x + self.out(mixed)
+        return x + self.fc2(F.gelu(self.fc1(F.layer_norm(x, (width,), *self.norm2, _EPS))))
+
+
+class Qwen3ASREncoder(nn.Module):
+    """Encodes clips together and each as if it were alone, to the bit.
+
+    A pass computes ``pass_windows`` windows of equally many chunks, at one shape for each number of chunks (1 ... 8): a
+    last chunk is padded with silent frames to its second and the tokens of these are masked, and a pass that is not
+    full is filled with empty windows. So a window's sums depend on its own frames and on its number of chunks. The
+    price is the filling: at most 12 tokens a clip, and up to ``pass_windows`` - 1 windows for each number of chunks
+    that a call contains. One window a pass, the default, fills nothing and is right for a CPU.
+    """
+
+    def __init__(self, config: dict[str, Any], tensors: NamedTensors, pass_windows: int = 1) -> None:
+        """``config`` as in ``config.json``; takes the encoder's tensors."""
+        super().__init__()
+        if pass_windows < 1:
+            raise ValueError(f"pass_windows: {pass_windows} is below 1")
+        audio = config["audio_config"]
+        self.device, self.dtype, self.pass_windows = tensors.device, tensors.dtype, pass_windows
+        self.mels, self.width = audio["num_mel_bins"], audio["d_model"]
+        self.chunk = 2 * audio["n_window"]
+        self.window = audio["n_window_infer"] // self.chunk
+        channels, tower = audio["downsample_hidden_size"], "model.audio_tower"
+        self.convs = [
+            (
+                tensors.take(f"{tower}.conv2d{index}.weight", channels, channels if index > 1 else 1, 3, 3),
+                tensors.take(f"{tower}.conv2d{index}.bias", channels),
+            )
+            for index in (1, 2, 3)
+        ]
+        take = NamedLinears(tensors, tower, self.width)
+        self.conv_out = take.one("conv_out", into=channels * _halved(self.mels), bias=False)
+        self.layers = nn.ModuleList(_Layer(audio, tensors, index) for index in range(audio["encoder_layers"]))
+        self.norm = take.norm("ln_post")
+        project = NamedLinears(tensors, "model.multi_modal_projector", self.width)
+        self.linear_1, self.linear_2 = project.one("linear_1"), project.one("linear_2", out=audio["output_dim"])
+        self.places = _sinusoids(audio["max_position_embeddings"], self.width).to(self.device, self.dtype)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_windows: int = 1) -> Qwen3ASREncoder:
+        """The encoder of ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
+        config = read_json(folder / "config.json")
+        check_config(config, folder, (MODEL_TYPE,))
+        _check(config["audio_config"], folder)
+        tensors = NamedTensors(read_tensors(folder, _PREFIXES), str(folder), device, dtype)
+        encoder = cls(config, tensors, pass_windows)
+        tensors.finish()
+        return encoder.eval()
+
+    @classmethod
+    def dummy(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_windows: int = 1, seed: int = 0
+    ) -> Qwen3ASREncoder:
+        """The encoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
+        config = read_json(folder / "config.json")
+        check_config(config, folder, (MODEL_TYPE,))
+        _check(config["audio_config"], folder)
+        return cls(config, RandomTensors(seed, device, dtype), pass_windows).eval()
+
+    def forward(self, clips: Sequence[Tensor]) -> list[Tensor]:
+        """Each of ``clips`` float [mel bins, frames] -> its states [:func:`token_count`, decoder width].
+
+        Raises ValueError for another number of bins, or no frames.
+        """
+        for clip in clips:
+            if clip.ndim != 2 or clip.shape[0] != self.mels or not clip.shape[1]:
+                raise ValueError(f"clip {list(clip.shape)}: {self.mels} mel bins and at least one frame are needed")
+        # Windows by their number of chunks, each with its place: (clip, number in it).
+        sizes: dict[int, list[tuple[int, int, Tensor]]] = {}
+        for index, clip in enumerate(clips):
+            for number, frames in enumerate(clip.split(self.window * self.chunk, dim=1)):
+                sizes.setdefault(-(-frames.shape[1] // self.chunk), []).append((index, number, frames))
+        found: list[dict[int, Tensor]] = [{} for _ in clips]
+        for chunks, windows in sizes.items():
+            for start in range(0, len(windows), self.pass_windows):
+                part = windows[start : start + self.pass_windows]
+                states = self._pass(chunks, [frames for _, _, frames in part])
+                for (index, number, frames), own in zip(part, states, strict=False):
+                    found[index][number] = own[: token_count(frames.shape[1], self.chunk)]
+        return [torch.cat([parts[number] for number in range(len(parts))]) for parts in found]
+
+    def _pass(self, chunks: int, windows: list[Tensor]) -> Tensor:
+        """Up to ``pass_windows`` windows of ``chunks`` chunks -> [pass_windows, tokens of all chunks, output width]."""
+        frames = chunks * self.chunk
+        mels = torch.zeros(self.pass_windows, self.mels, frames)
+        counts = [token_count(window.shape[1], self.chunk) for window in windows]
+        counts += [1] * (self.pass_windows - len(windows))  # an empty window sees its first token
+        for row, window in enumerate(windows):
+            mels[row, :, : window.shape[1]] = window
+        x = mels.to(self.device, self.dtype).view(self.pass_windows, self.mels, chunks, self.chunk)
+        x = x.transpose(1, 2).reshape(-1, 1, self.mels, self.chunk)
+        for weight, bias in self.convs:
+            x = F.gelu(F.conv2d(x, weight, bias, stride=2, padding=1))
+        x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2)) + self.places[: x.shape[3]]
+        x = x.reshape(self.pass_windows, -1, self.width)
+        seen = torch.arange(x.shape[1]) < torch.tensor(counts)[:, None]
+        mask = seen[:, None, None].to(self.device)
+        for layer in self.layers:
+            x = layer(x, mask)
+        x = F.layer_norm(x, (self.width,), *self.norm, _EPS)
+        return self.linear_2(F.gelu(self.linear_1(x)))
+
+
+def _halved(count: int) -> int:
+    """What three convolutions of stride 2 leave of ``count``."""
+    for _ in range(3):
+        count = -(-count // 2)
+    return count
+
+
+def _sinusoids(length: int, width: int) -> Tensor:
+    """Positions as sines, then cosines, of ``width`` / 2 frequencies (Vaswani et al. 2017): [length, width]."""
+    step = torch.log(torch.tensor(_MAX_TIMESCALE)) / (width // 2 - 1)
+    angles = torch.arange(length)[:, None] * torch.exp(-step * torch.arange(width // 2))
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def _check(audio: dict[str, Any], folder: Path) -> None:
+    """Refuse what is not implemented, by the name of the key."""
+    implemented = {"activation_function": "gelu", "scale_embedding": False}
+    for key, value in implemented.items():
+        if audio.get(key, value) != value:
+            raise CheckpointError(f"{folder}/config.json: {key} is {audio[key]!r}, this build implements {value!r}")
+    if audio["n_window_infer"] % (2 * audio["n_window"]):
+        raise CheckpointError(f"{folder}/config.json: n_window_infer is no multiple of twice n_window")
+    if audio["max_position_embeddings"] < _halved(2 * audio["n_window"]):
+        raise CheckpointError(f"{folder}/config.json: max_position_embeddings is below the tokens of one chunk")
