@@ -63,7 +63,7 @@ class ClipFormat:
         return int(self.max_seconds * self.sampling_rate) // self.hop
 
 
-class _Forward(soundfile.SoundFile):  # type: ignore[misc]
+class _Forward(soundfile.SoundFile):
     """A file that is read once, forward. The library would seek after every read, which fails where the header does not
     say how long the file is (a FLAC that was written into a pipe)."""
 

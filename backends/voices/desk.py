@@ -76,7 +76,7 @@ class VoiceDesk:
         """
         with self._lock:
             if self._waiting >= self._max_waiting:
-                self._metrics.refused.inc()
+                self._metrics.turned_away.inc()
                 raise Unavailable(
                     f"{self._waiting} requests wait for a voice, the limit (tts_prompt.max_waiting_voices)"
                 )

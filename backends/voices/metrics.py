@@ -14,7 +14,7 @@ class VoiceMetrics:
         self.merged = Counter("voxstage_voice_merged", "Voices that waited for an encode under way")
         self.failed = Counter("voxstage_voice_failed", "Encodes that failed, bad clips included")
         self.evicted = Counter("voxstage_voice_evicted", "Voices dropped from the cache for room")
-        self.refused = Counter("voxstage_voice_refused", "Requests refused because too many voices were waiting")
+        self.turned_away = Counter("voxstage_voice_refused", "Requests refused because too many voices were waiting")
         self.seconds = Counter("voxstage_voice_encode_seconds", "Seconds spent in encodes, decoding of files included")
         self.bytes = Gauge("voxstage_voice_bytes", "Bytes of codes in the cache, those of named voices included")
         self.waiting = Gauge("voxstage_voice_waiting", "Requests that wait for their voice")

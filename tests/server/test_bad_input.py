@@ -115,7 +115,7 @@ def test_over_http(server: LiveServer, client: SpeechClient, case: str) -> None:
     works(client)
 
 
-@pytest.mark.parametrize("name", ["voice", "sed", "Text", "stream"])
+@pytest.mark.parametrize("name", ["speaker", "sed", "Text", "stream"])
 def test_an_unknown_field_over_http_is_refused_by_name(server: LiveServer, client: SpeechClient, name: str) -> None:
     status, events = generate(server.http, {"text": "Hi.", name: 1})
     assert status == 400

@@ -164,7 +164,7 @@ def test_eight_with_one_new_clip_cause_one_encode() -> None:
         assert all(result is results[0] for result in results)
         again = Answers()
         voices.ask(clip(1), again)
-        assert np.array_equal(again.wait(1)[0], results[0])
+        assert again.wait(1)[0] is results[0]
         assert encoder.calls == 2 and counts(voices._metrics) == (1, 2, 7, 0, 0)
         assert voices._metrics.waiting.value == 0
         assert voices._metrics.bytes.value == 2 * 3 * FRAME_BYTES
@@ -243,12 +243,12 @@ def test_more_than_may_wait_are_refused_at_once() -> None:
             voices.ask(clip(number), seen)
         with pytest.raises(Unavailable, match=r"3 requests wait for a voice, the limit \(tts_prompt.max_waiting"):
             voices.ask(clip(9), seen)
-        assert voices._metrics.refused.value == 1 and voices._metrics.waiting.value == 3
+        assert voices._metrics.turned_away.value == 1 and voices._metrics.waiting.value == 3
         encoder.go.set()
         seen.wait(3)
         voices.ask(clip(9), seen)
         seen.wait(4)
-        assert voices._metrics.refused.value == 1
+        assert voices._metrics.turned_away.value == 1
 
 
 def test_a_hit_does_not_wait_behind_encodes() -> None:
