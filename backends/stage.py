@@ -48,6 +48,14 @@ class StageRequest:
         tensor = pb.get_input_tensor_by_name(self._raw, name)
         return None if tensor is None else tensor.as_numpy()
 
+    def release(self) -> None:
+        """Give the inputs back, for a decoupled request that will wait: they lie in memory that all requests share.
+
+        Neither ``tensor`` nor ``parameters`` may be called any more, and arrays of ``tensor`` must have been copied.
+        """
+        if self._sender is not None:
+            self._raw = None
+
     def parameters(self) -> dict[str, Any]:
         """Request parameters; ``generate_stream`` puts unknown JSON fields here."""
         return dict(json.loads(self._raw.parameters() or "{}"))

@@ -1,4 +1,4 @@
-"""The long-term spectrum of speech: what a voice sounds like on average, whatever it says."""
+"""The long-term spectrum of speech where voices have their pitch: who speaks, whatever is said."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-_WINDOW, _HOP, _BANDS = 1024, 256, 20
-#: Hz. Above, the demo codec renders consonants of every voice alike; below there is no voice.
-_LOW, _HIGH = 80.0, 3500.0
+_WINDOW, _HOP, _BANDS = 4096, 1024, 20
+#: Hz. Above, it is more about the sounds of the sentence, and the demo codec renders them alike for every voice.
+_LOW, _HIGH = 60.0, 400.0
 #: Windows with less energy than this share of the loudest are pauses.
 _PAUSE = 1e-3
 

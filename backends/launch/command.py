@@ -8,8 +8,6 @@ from pathlib import Path
 from backends.launch.options import Options
 from backends.launch.triton import Triton
 
-SHM_BYTES = 64 * 2**20
-
 
 def triton_command(
     triton: Triton, backends: Path, options: Options, ports: Mapping[str, int], shm_prefix: str
@@ -24,7 +22,6 @@ def triton_command(
     command += ["--disable-auto-complete-config"]
     command += ["--exit-timeout-secs", str(options.exit_timeout)]
     command += ["--backend-config", f"python,shm-region-prefix-name={shm_prefix}"]
-    command += ["--backend-config", f"python,shm-default-byte-size={SHM_BYTES}"]
     if not _has_gpu():
         # Otherwise Triton warns about NVML and pinned memory at every start.
         command += ["--allow-gpu-metrics", "false", "--pinned-memory-pool-byte-size", "0"]

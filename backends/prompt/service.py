@@ -110,6 +110,8 @@ class PromptStage:
             if voice is None:
                 self._reply(request, speech, self.rows(speech), received)
                 return
+            del tensors
+            request.release()
             self.rows(speech)  # a text that does not fit without the voice need not wait for it
         except VoxstageError:
             self.metrics.refused.inc()

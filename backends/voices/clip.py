@@ -141,7 +141,8 @@ def read_clip_samples(field: str, samples: NDArray[Any], channels: int, rate: in
         raise InvalidArgument(field, "holds 0 samples")
     if samples.size // channels > int(wanted.max_seconds * rate):
         raise _too_long(field, samples.size / channels / rate, wanted)
-    return ClipSamples(field, samples, channels, rate)
+    # A copy: the request's own memory is given back while it waits.
+    return ClipSamples(field, np.array(samples), channels, rate)
 
 
 def check_rate(field: str, rate: int) -> None:

@@ -41,6 +41,9 @@ class Request:
     def cancelled(self) -> bool:
         return False
 
+    def release(self) -> None:
+        self._tensors = {}
+
     def reply(self, outputs: dict[str, Any], final: bool = False) -> None:
         assert final
         self.reply_tensors = outputs
