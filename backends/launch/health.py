@@ -57,8 +57,8 @@ class Health:
         def gauge(name: str) -> int:
             return sum(int(float(line.rsplit(" ", 1)[1])) for line in lines if line.startswith(name))
 
-        # A request waits for its voice; then it is in the decoder, in the vocoder, or in both. A clip that somebody sends
-        # to the encoder itself is in there.
+        # A request waits for its voice; then it is in the decoder, in the vocoder, or in both. A clip may also come to
+        # the encoder directly.
         decoding = gauge("voxstage_decoder_slots") + gauge("voxstage_decoder_waiting")
         voices = max(gauge("voxstage_voice_waiting"), gauge("voxstage_encoder_clips"))
         return voices + max(decoding, gauge("voxstage_vocoder_streams"))
