@@ -42,12 +42,12 @@ class Voice:
 
 
 def read_voice(
-    tensors: Mapping[str, NDArray[Any] | None], known: Mapping[str, NamedVoice], wanted: ClipFormat
+    tensors: Mapping[str, NDArray[Any] | None], known: Mapping[str, NamedVoice], wanted: ClipFormat | None
 ) -> Voice | None:
     """The voice behind the input tensors; None where none is asked for.
 
-    Raises InvalidArgument: for two voices at once, for a field that would have no effect, for an unknown name, and for
-    what can be told about a clip without decoding it.
+    ``wanted``: None where the checkpoint has no encoder. Raises InvalidArgument: for two voices at once, for a field
+    that would have no effect, for an unknown name, and for what can be told about a clip without decoding it.
     """
     given = [name for name in ("voice", "reference_audio", "reference_file") if tensors[name] is not None]
     if len(given) > 1:
@@ -63,6 +63,8 @@ def read_voice(
             raise InvalidArgument(name, f"has no meaning {beside}; it belongs to {' or '.join(owners)}")
     if source is None:
         return None
+    if wanted is None:
+        raise InvalidArgument(source, "has no meaning here: the codec of this checkpoint encodes no clips")
     if source == "voice":
         return _named(read_string("voice", tensors["voice"]) or "", known)
     text = read_string("reference_text", tensors["reference_text"])

@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.errors import Cancelled, Internal, InvalidArgument, VoxstageError
+from backends.errors import Cancelled, CheckpointError, Internal, InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, read_string, scalar
 from backends.metrics import Counter, Metrics
 from backends.models.languages import check_language
@@ -28,7 +29,7 @@ from backends.voices.cache import Codes, Result
 from backends.voices.clip import ClipFormat
 from backends.voices.desk import VoiceDesk, encoder_identity
 from backends.voices.metrics import VoiceMetrics
-from backends.voices.named import load_voices
+from backends.voices.named import NamedVoice, load_voices
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
@@ -77,18 +78,9 @@ class PromptStage:
         check_language(folder, settings.language, f"{context.name}.language")
         self.settings, self.metrics, self._context = settings, PromptMetrics(), context
         self.builder, self.defaults = PromptBuilder(folder), SamplingDefaults.load(folder)
-        wanted = ClipFormat.load(checkpoint / "codec", settings.max_voice_seconds)
-        self.desk = VoiceDesk(
-            wanted,
-            self._encode,
-            encoder_identity(checkpoint, "float32"),
-            self.metrics,
-            workers=settings.voice_workers,
-            max_waiting=settings.max_waiting_voices,
-            cache_bytes=int(settings.voice_cache_mib * 2**20),
-            nice=settings.voice_nice,
-        )
-        self.voices = load_voices(home() / settings.voices, wanted, f"{context.name}.voices") if settings.voices else {}
+        self.desk, self.voices = self._open_desk(checkpoint), dict[str, NamedVoice]()
+        if self.desk is not None and settings.voices:
+            self.voices = load_voices(home() / settings.voices, self.desk.wanted, f"{context.name}.voices")
         self._voices_begun = False
         context.log.info(
             "%s: tokenizer of %s, voices: %s", context.name, folder, ", ".join(self.voices) or "none with a name"
@@ -98,7 +90,7 @@ class PromptStage:
         """Answer with rows and fields now or, for a voice, later. Raises VoxstageError for what is refused at once."""
         received = time.monotonic()
         self.metrics.requests.inc()
-        if not self._voices_begun:
+        if self.desk is not None and not self._voices_begun:
             # Not at load: the encoder may load after us, and a request cannot come before it is there.
             self._voices_begun = True
             self.desk.encode_named(list(self.voices.values()))
@@ -106,8 +98,8 @@ class PromptStage:
             self._refuse_unknown(request.parameters())
             tensors = {name: request.tensor(name) for name in INPUTS}
             speech = self.read(tensors)
-            voice = read_voice(tensors, self.voices, self.desk.wanted)
-            if voice is None:
+            voice = read_voice(tensors, self.voices, self.desk.wanted if self.desk else None)
+            if voice is None or self.desk is None:
                 self._reply(request, speech, self.rows(speech), received)
                 return
             del tensors
@@ -139,11 +131,30 @@ class PromptStage:
             self._context.log.exception("a request with a voice failed")
             request.fail(Internal(f"{type(error).__name__}: {error}"))
 
+    def _open_desk(self, checkpoint: Path) -> VoiceDesk | None:
+        """None where the codec's config does not say what an encoder reads: then there are no voices from clips."""
+        settings = self.settings
+        try:
+            wanted = ClipFormat.load(checkpoint / "codec", settings.max_voice_seconds)
+        except CheckpointError as error:
+            self._context.log.warning("%s: no voices from clips: %s", self._context.name, error)
+            return None
+        return VoiceDesk(
+            wanted,
+            self._encode,
+            encoder_identity(checkpoint, "float32"),
+            self.metrics,
+            workers=settings.voice_workers,
+            max_waiting=settings.max_waiting_voices,
+            cache_bytes=int(settings.voice_cache_mib * 2**20),
+            nice=settings.voice_nice,
+        )
+
     def _encode(self, samples: NDArray[np.float32]) -> Codes:
         """Codes int32 [frames, codebooks] of samples float32 [n], by the model audio_encoder."""
         codes = self._context.infer(_ENCODER, {"audio": samples[None]}, ["codes"])["codes"]
-        frames = len(samples) // self.desk.wanted.hop
-        expected = (1, frames, self.builder.width - 1)
+        assert self.desk is not None
+        expected = (1, len(samples) // self.desk.wanted.hop, self.builder.width - 1)
         if codes.shape != expected:
             raise Internal(f"{_ENCODER} answered codes of shape {list(codes.shape)}, expected {list(expected)}")
         return codes[0].astype(np.int32, copy=False)
@@ -168,7 +179,8 @@ class PromptStage:
 
     def close(self) -> None:
         """End the voices' threads; Triton calls it when no request is left."""
-        self.desk.close()
+        if self.desk is not None:
+            self.desk.close()
 
     def read(self, tensors: dict[str, NDArray[Any] | None]) -> SpeechRequest:
         """The request behind the input tensors. Raises InvalidArgument naming field, value and limit."""

@@ -20,8 +20,8 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from backends.errors import CheckpointError, InvalidArgument
-from backends.json_file import read_json
+from backends.encoder.clip import ClipLimits
+from backends.errors import InvalidArgument
 
 #: Names the steps below, for the cache: change it with them.
 PREPROCESSING = "mono mean, soxr HQ, -20 dBFS within 3 dB, zeros to whole frames"
@@ -49,13 +49,8 @@ class ClipFormat:
     @staticmethod
     def load(folder: Path, max_seconds: float) -> ClipFormat:
         """``folder``: the codec's, with ``config.json``. Raises CheckpointError where it does not say."""
-        config = read_json(folder / "config.json")
-        try:
-            return ClipFormat(int(config["sampling_rate"]), int(config["downsample_rate"]), max_seconds)
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError(
-                f"{folder}/config.json: sampling_rate or downsample_rate is missing, so no clip can be read for it"
-            ) from None
+        limits = ClipLimits.load(folder, max_seconds)
+        return ClipFormat(limits.sampling_rate, limits.hop, max_seconds)
 
     @property
     def max_frames(self) -> int:

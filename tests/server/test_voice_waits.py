@@ -26,8 +26,8 @@ import os, time
 from dataclasses import dataclass
 import numpy as np
 import torch
+from backends.encoder.metrics import EncoderMetrics
 from backends.errors import Internal
-from backends.metrics import Metrics
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.settings import home
 from backends.stage import triton_model
@@ -44,7 +44,7 @@ class GatedEncoder:
     def __init__(self, settings, context):
         torch.set_num_threads(1)
         self.codec = MossAudioTokenizer.load(home() / "checkpoints" / "voice" / "codec")
-        self.metrics = Metrics()
+        self.metrics = EncoderMetrics()
 
     def execute(self, request):
         while os.path.exists({gate!r}):

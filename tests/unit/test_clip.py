@@ -45,7 +45,7 @@ def test_the_format_is_the_codecs(voice: Path, tmp_path: Path) -> None:
     wanted = ClipFormat.load(voice / "codec", 30.0)
     assert (wanted.sampling_rate, wanted.hop, wanted.max_frames) == (24000, 1920, 375)
     (tmp_path / "config.json").write_text('{"sampling_rate": 24000}')
-    with pytest.raises(CheckpointError, match="downsample_rate is missing"):
+    with pytest.raises(CheckpointError, match="downsample_rate is missing from"):
         ClipFormat.load(tmp_path, 30.0)
 
 

@@ -251,3 +251,17 @@ def test_a_refused_clip_counts_as_refused(stage: PromptStage) -> None:
     with pytest.raises(InvalidArgument):
         ask(stage, text=text("Hi."), reference_file=text(b"RIFF....WAVE"))
     assert (stage.metrics.refused.value, stage.metrics.failed.value) == (refused + 1, failed + 1)
+
+
+def test_a_checkpoint_whose_codec_encodes_nothing_speaks_without_voices(
+    codec: MossAudioTokenizer, voice: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tts").symlink_to(voice / "tts")
+    (tmp_path / "codec").mkdir()
+    (tmp_path / "codec" / "config.json").write_text('{"sampling_rate": 24000}')
+    context: Any = Context(codec)
+    mute = PromptStage(PromptSettings(checkpoint=str(tmp_path)), context)
+    assert ask(mute, text=text("Hi."))["rows"].shape == (26, 13) and not mute.voices
+    with pytest.raises(InvalidArgument, match="voice: has no meaning here: the codec of this checkpoint encodes no"):
+        ask(mute, text=text("Hi."), voice=text("slt"))
+    mute.close()

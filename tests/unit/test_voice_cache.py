@@ -293,11 +293,10 @@ def test_the_key_is_the_clip_and_all_that_makes_its_codes(voice: Path, tmp_path:
         keys = [voices.key(each) for each in (base, other_rate, stereo, nudged, as_file, clip(2))]
         assert len(set(keys)) == len(keys)
         assert same.key(base) == keys[0] == voices.key(clip(1))
-        named = VoiceDesk(
-            WANTED, Encoder(), b"another", VoiceMetrics(), workers=1, max_waiting=1, cache_bytes=0
-        )  # fmt: skip
-        assert named.key(base) != keys[0]
-        named.close()
+        limits = {"workers": 1, "max_waiting": 1, "cache_bytes": 0}
+        other = VoiceDesk(WANTED, Encoder(), b"another", VoiceMetrics(), **limits)
+        assert other.key(base) != keys[0]
+        other.close()
     identity = encoder_identity(voice, "float32")
     assert identity == encoder_identity(voice, "float32") != encoder_identity(voice, "bfloat16")
     (tmp_path / "codec").mkdir()
