@@ -45,8 +45,8 @@ def serve(options: argparse.Namespace, folder: Path) -> tuple[subprocess.Popen[b
         "tts_decoder.force_frames": options.frames,
         "tts_prompt.max_waiting_voices": options.clips,
     }
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value}"]
+    for setting in [*(f"{key}={value}" for key, value in settings.items()), *options.set]:
+        command += ["--set", setting]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     while not ready.exists():
         if process.poll() is not None:
@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a clip")
     parser.add_argument("--calm", type=float, default=10.0, help="seconds without clips")
     parser.add_argument("--frames", type=int, default=900, help="frames of a stream: enough for both phases")
+    parser.add_argument("--set", action="append", default=[], metavar="STAGE.KEY=VALUE", help="as of serve.py")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -99,9 +99,8 @@ def test_a_hit_a_miss_and_the_least_recently_used_goes() -> None:
     assert (counts(metrics), len(cache), metrics.bytes.value) == ((2, 5, 0, 0, 1), 3, 3 * FRAME_BYTES)
     cache.settle(b"b", codes(2, frames=2))  # c and d make room, and a is younger than both
     assert (counts(metrics), len(cache), metrics.bytes.value) == ((2, 5, 0, 0, 3), 2, 3 * FRAME_BYTES)
-    assert [int(each[0, 0]) for each in seen.results if not isinstance(each, VoxstageError)] == [
-        *b"abca", 4, ord("a"), 2
-    ]  # fmt: skip
+    values = [int(each[0, 0]) for each in seen.results if not isinstance(each, VoxstageError)]
+    assert values == [*b"abca", 4, ord("a"), 2]
 
 
 def test_what_is_larger_than_the_cache_is_answered_and_not_kept() -> None:
@@ -121,14 +120,10 @@ def test_what_is_larger_than_the_cache_is_answered_and_not_kept() -> None:
 
 
 def test_codes_in_the_cache_cannot_be_changed_by_a_reader() -> None:
-    seen = Answers()
-    cache = VoiceCache(1 << 20, VoiceMetrics())
+    cache, seen = VoiceCache(1 << 20, VoiceMetrics()), Answers()
     cache.ask(b"a", Waiter(seen))
     cache.settle(b"a", codes(1))
-    (found,) = seen.results
-    assert not isinstance(found, VoxstageError)
-    with pytest.raises(ValueError, match="read-only"):
-        found[0, 0] = 7
+    assert not seen.results[0].flags.writeable  # type: ignore[union-attr]
 
 
 def test_one_waiter_that_breaks_does_not_keep_the_others_waiting() -> None:
