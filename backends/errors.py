@@ -44,3 +44,14 @@ class CheckpointError(VoxstageError):
     """A checkpoint that is missing, incomplete or of an architecture this build does not know."""
 
     code = "INVALID_CHECKPOINT"
+
+
+def from_message(message: str, model: str) -> VoxstageError:
+    """The error behind ``message``, which ``model`` of this server answered: by its code, else Internal."""
+    code, _, rest = message.partition(" ")
+    field, colon, problem = rest.partition(": ")
+    if code == InvalidArgument.code and colon:
+        return InvalidArgument(field, problem)
+    if code == Unavailable.code:
+        return Unavailable(rest)
+    return Internal(f"{model} answered: {message}")

@@ -53,17 +53,23 @@ def _text(value: int | float) -> str:
     return f"{value:g}" if isinstance(value, float) and not value.is_integer() else str(int(value))
 
 
+def read_bytes(name: str, tensor: NDArray[Any] | None) -> bytes:
+    """A field of one string of bytes; empty when absent. Raises InvalidArgument for another shape."""
+    if tensor is None:
+        return b""
+    if tensor.size != 1 or tensor.ndim > 1:
+        raise InvalidArgument(name, f"has shape {list(tensor.shape)}, expected [1]: one string a request")
+    raw = tensor.reshape(-1)[0]
+    return raw.encode("utf-8") if isinstance(raw, str) else bytes(raw)
+
+
 def read_string(name: str, tensor: NDArray[Any] | None) -> str | None:
     """A field of one UTF-8 string; None when absent. Raises InvalidArgument for another shape or broken UTF-8."""
     if tensor is None:
         return None
-    if tensor.size != 1 or tensor.ndim > 1:
-        raise InvalidArgument(name, f"has shape {list(tensor.shape)}, expected [1]: one string a request")
-    raw = tensor.reshape(-1)[0]
-    if isinstance(raw, str):
-        return raw
+    raw = read_bytes(name, tensor)
     try:
-        return bytes(raw).decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidArgument(
             name, f"is not valid UTF-8: byte 0x{raw[error.start]:02x} at offset {error.start}"

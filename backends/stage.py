@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import triton_python_backend_utils as pb
 from numpy.typing import NDArray
 
-from backends.errors import Internal, VoxstageError
+from backends.errors import Internal, VoxstageError, from_message
 from backends.metrics import Counter, CounterFamily, Gauge, Histogram, Metrics
 from backends.settings import load_settings, overrides
 
@@ -47,6 +47,14 @@ class StageRequest:
         """An input as a NumPy array (strings: objects of bytes); None when it was left out."""
         tensor = pb.get_input_tensor_by_name(self._raw, name)
         return None if tensor is None else tensor.as_numpy()
+
+    def release(self) -> None:
+        """Give the inputs back, for a decoupled request that will wait: they lie in memory that all requests share.
+
+        Neither ``tensor`` nor ``parameters`` may be called any more, and arrays of ``tensor`` must have been copied.
+        """
+        if self._sender is not None:
+            self._raw = None
 
     def parameters(self) -> dict[str, Any]:
         """Request parameters; ``generate_stream`` puts unknown JSON fields here."""
@@ -99,6 +107,20 @@ class StageContext:
         for response in request.exec(decoupled=True):
             if response.has_error():
                 raise Internal(f"{model} answered: {response.error().message()}")
+
+    def infer(self, model: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """The ``outputs`` of another model that answers once; blocks until then, on any thread.
+
+        Raises what the model answered: a VoxstageError of the code that its message begins with, Internal otherwise.
+        """
+        tensors = [pb.Tensor(name, value) for name, value in inputs.items()]
+        request = pb.InferenceRequest(model_name=model, requested_output_names=list(outputs), inputs=tensors)
+        response = request.exec()
+        if response.has_error():
+            raise from_message(response.error().message(), model)
+        found = {tensor.name(): tensor for tensor in response.output_tensors()}
+        # Copies: the arrays look into memory that the response owns.
+        return {name: np.array(found[name].as_numpy()) for name in outputs}
 
 
 class Stage(Protocol):

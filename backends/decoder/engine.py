@@ -256,7 +256,7 @@ class DecoderEngine:
     def _step(self) -> None:
         started = time.perf_counter()
         if self._last_step:
-            self.metrics.step_gap.observe(started - self._last_step)
+            self.metrics.saw_gap(started - self._last_step, started)
         self._loop.turn(len(self._scheduler.running))
         self._last_step = time.perf_counter()
         self.metrics.steps.inc()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from backends.decoder.prefix_cache import PrefixMetrics
 from backends.metrics import Counter, Gauge, Histogram
 
+_GAP_WINDOW_SECONDS = 5.0
+
 
 class DecoderMetrics(PrefixMetrics):
     """One attribute a metric; names as Prometheus sees them."""
@@ -35,7 +37,19 @@ class DecoderMetrics(PrefixMetrics):
             "Seconds between the end of a decode step and the start of the next, while streams run",
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
         )
+        self.longest_gap = Gauge(
+            "voxstage_decoder_longest_gap_seconds", "The longest of these in the last five to ten seconds"
+        )
+        self._gaps, self._gaps_before, self._window_began = 0.0, 0.0, 0.0
         self.pages = Gauge("voxstage_decoder_pages", "KV pages in use, those of the prefix cache included")
         self.cached_pages = Gauge("voxstage_decoder_cached_pages", "KV pages that the prefix cache holds")
         self.slots = Gauge("voxstage_decoder_slots", "Slots that a request holds")
         self.waiting = Gauge("voxstage_decoder_waiting", "Requests that wait for a slot")
+
+    def saw_gap(self, seconds: float, now: float) -> None:
+        """One gap between two steps, seen at ``now`` (seconds of any clock). Called by the engine's thread alone."""
+        self.step_gap.observe(seconds)
+        if now - self._window_began > _GAP_WINDOW_SECONDS:
+            self._gaps_before, self._gaps, self._window_began = self._gaps, 0.0, now
+        self._gaps = max(self._gaps, seconds)
+        self.longest_gap.set(max(self._gaps, self._gaps_before))

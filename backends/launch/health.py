@@ -57,9 +57,11 @@ class Health:
         def gauge(name: str) -> int:
             return sum(int(float(line.rsplit(" ", 1)[1])) for line in lines if line.startswith(name))
 
-        # A request is in the decoder, in the vocoder, or in both; before them, its clip may be in the encoder.
+        # A request waits for its voice; then it is in the decoder, in the vocoder, or in both. A clip may also come to
+        # the encoder directly.
         decoding = gauge("voxstage_decoder_slots") + gauge("voxstage_decoder_waiting")
-        return gauge("voxstage_encoder_clips") + max(decoding, gauge("voxstage_vocoder_streams"))
+        voices = max(gauge("voxstage_voice_waiting"), gauge("voxstage_encoder_clips"))
+        return voices + max(decoding, gauge("voxstage_vocoder_streams"))
 
     def canary(self, timeout: float) -> str | None:
         """Send one short request through every stage. None if it was answered, else what went wrong, in a few words.

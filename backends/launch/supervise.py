@@ -28,7 +28,7 @@ from backends.launch.watch import CanaryWatch
 
 #: How long Triton may take to unload its stages once no request is in flight. Triton 2.51 keeps counting a request that
 #: it refused itself on a gRPC stream (wrong dtype, unknown input), and would wait for it until --exit-timeout-secs.
-_UNLOAD_SECONDS = 4.0
+_UNLOAD_SECONDS = 6.0
 #: How long a stage's process may lie dead before it is our business: Triton reports most of these itself.
 _DEFUNCT_SECONDS = 2.0
 _POLL_SECONDS = 0.1

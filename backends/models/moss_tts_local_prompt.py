@@ -38,6 +38,7 @@ class PromptBuilder:
         self._pad, self._codebooks = config["audio_pad_token_id"], config["n_vq"]
         self._codebook_size = config["audio_codebook_sizes"][0]
         self._user_slot = config["audio_user_slot_token_id"]
+        self._assistant_slot = config["audio_assistant_slot_token_id"]
         self._audio_start, self._audio_end = config["audio_start_token_id"], config["audio_end_token_id"]
         self.control_ids = frozenset(token["id"] for token in specification["added_tokens"] if _is_control(token))
         if (suffix := self._template_ids(_AFTER_TEXT))[-1] != self._audio_start:
@@ -60,11 +61,26 @@ class PromptBuilder:
             voice = self._text_rows(self._template_ids("None"))
         else:
             voice = np.concatenate(
-                [self._text_rows([self._audio_start]), self._code_rows(reference), self._text_rows([self._audio_end])]
+                [
+                    self._text_rows([self._audio_start]),
+                    self._code_rows(reference, self._user_slot),
+                    self._text_rows([self._audio_end]),
+                ]
             )
         fields = self._template_ids(f"{_UNUSED_FIELDS}\n- Language:\n{language}\n- Text:\n")
         ids = fields + self.text_ids(text) + self._template_ids(_AFTER_TEXT)
         return np.concatenate([head, voice, self._text_rows(ids)])
+
+    def continue_from(
+        self, codes: NDArray[np.integer[Any]], spoken: str, text: str, language: str = "English"
+    ) -> NDArray[np.int32]:
+        """Rows int32 [P, width] that go on from a clip: the model has said ``spoken``, which is what the clip says, and
+        is to say ``text`` next.
+
+        This is how the public processor uses a transcript: one text, and the clip's codes [frames, codebooks] as the
+        beginning of the answer. The template has no field for a transcript beside a reference.
+        """
+        return np.concatenate([self.build(f"{spoken} {text}", language), self._code_rows(codes, self._assistant_slot)])
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of what a user wrote: never a control id, whatever the text spells."""
@@ -80,13 +96,13 @@ class PromptBuilder:
         rows[:, 0] = ids
         return rows
 
-    def _code_rows(self, codes: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+    def _code_rows(self, codes: NDArray[np.integer[Any]], slot: int) -> NDArray[np.int32]:
         if codes.ndim != 2 or codes.shape[1] != self._codebooks:
             raise InvalidArgument("reference", f"shape {list(codes.shape)} is not [frames, {self._codebooks}]")
         if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) < self._codebook_size:
             raise InvalidArgument("reference", f"codes must lie in 0...{self._codebook_size - 1}")
         rows = np.empty((len(codes), self.width), dtype=np.int32)
-        rows[:, 0], rows[:, 1:] = self._user_slot, codes
+        rows[:, 0], rows[:, 1:] = slot, codes
         return rows
 
 

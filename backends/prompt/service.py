@@ -1,39 +1,53 @@
-"""The stage ``tts_prompt``: checks a request, fills in what it left open, and makes the prompt rows."""
+"""The stage ``tts_prompt``: checks a request, fills in what it left open, gets its voice, and makes the prompt rows.
+
+A request without a voice is answered by the thread that takes it. One with a voice is answered by whoever has its codes
+(backends/voices/desk.py), so that it never holds up the others; hence the stage is decoupled.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
-import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.errors import InvalidArgument, VoxstageError
+from backends.errors import Cancelled, CheckpointError, Internal, InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, read_string, scalar
 from backends.metrics import Counter, Metrics
 from backends.models.languages import check_language
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from backends.models.sampling_defaults import SamplingDefaults
+from backends.prompt.reference import VOICE_INPUTS, Voice, read_voice
 from backends.prompt.settings import PromptSettings
+from backends.prompt.text import check_text
 from backends.settings import home
+from backends.voices.cache import Codes, Result
+from backends.voices.clip import ClipFormat
+from backends.voices.desk import VoiceDesk, encoder_identity
+from backends.voices.metrics import VoiceMetrics
+from backends.voices.named import NamedVoice, load_voices
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
 INPUTS = (
     "text", "seed", "temperature", "top_p", "top_k", "max_frames", "format", "first_chunk_frames", "chunk_frames",
+    *VOICE_INPUTS,
 )  # fmt: skip
+_ENCODER = "audio_encoder"
 # Request parameters that Triton's own front ends may add; anything else is a field we do not have.
 _TRITON_PARAMETERS = ("triton_", "sequence_", "priority", "timeout", "binary_data", "headers")
 
 
-class PromptMetrics(Metrics):
+class PromptMetrics(VoiceMetrics, Metrics):
     """What ``tts_prompt`` counts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests = Counter("voxstage_prompt_requests", "Requests seen")
         self.refused = Counter("voxstage_prompt_refused", "Requests refused as INVALID_ARG")
 
@@ -54,29 +68,98 @@ class SpeechRequest:
 
 
 class PromptStage:
-    """Stateless: one call, one answer. Any number of instances may run."""
+    """One response a request. One instance: the voice cache lives in its process."""
 
     Settings = PromptSettings
-    one_instance = False
 
     def __init__(self, settings: PromptSettings, context: StageContext) -> None:
-        folder = home() / settings.checkpoint / "tts"
+        checkpoint = home() / settings.checkpoint
+        folder = checkpoint / "tts"
         check_language(folder, settings.language, f"{context.name}.language")
-        self.settings, self.metrics = settings, PromptMetrics()
+        self.settings, self.metrics, self._context = settings, PromptMetrics(), context
         self.builder, self.defaults = PromptBuilder(folder), SamplingDefaults.load(folder)
-        context.log.info("%s: tokenizer of %s", context.name, folder)
+        self.desk, self.voices = self._open_desk(checkpoint), dict[str, NamedVoice]()
+        if self.desk is not None and settings.voices:
+            self.voices = load_voices(home() / settings.voices, self.desk.wanted, f"{context.name}.voices")
+        self._voices_begun = False
+        context.log.info(
+            "%s: tokenizer of %s, voices: %s", context.name, folder, ", ".join(self.voices) or "none with a name"
+        )
 
     def execute(self, request: StageRequest) -> None:
-        """Answer with rows and fields, or raise InvalidArgument."""
+        """Answer with rows and fields now or, for a voice, later. Raises VoxstageError for what is refused at once."""
         received = time.monotonic()
         self.metrics.requests.inc()
+        if self.desk is not None and not self._voices_begun:
+            # Not at load: the encoder may load after us, and a request cannot come before it is there.
+            self._voices_begun = True
+            self.desk.encode_named(list(self.voices.values()))
         try:
             self._refuse_unknown(request.parameters())
-            speech = self.read({name: request.tensor(name) for name in INPUTS})
-            rows = self.rows(speech)
+            tensors = {name: request.tensor(name) for name in INPUTS}
+            speech = self.read(tensors)
+            voice = read_voice(tensors, self.voices, self.desk.wanted if self.desk else None)
+            if voice is None or self.desk is None:
+                self._reply(request, speech, self.rows(speech), received)
+                return
+            del tensors
+            request.release()
+            self.rows(speech)  # a text that does not fit without the voice need not wait for it
         except VoxstageError:
             self.metrics.refused.inc()
             raise
+
+        def answer(result: Result) -> None:
+            self._answer(request, speech, voice, result, received)
+
+        self.desk.ask(voice.clip, answer, request.cancelled)
+
+    def _answer(
+        self, request: StageRequest, speech: SpeechRequest, voice: Voice, result: Result, received: float
+    ) -> None:
+        """Reply to a request whose voice is there, or could not be had."""
+        try:
+            if isinstance(result, VoxstageError):
+                raise result
+            self._reply(request, speech, self.rows(speech, voice, result), received)
+        except Cancelled:
+            request.finish()
+        except VoxstageError as error:
+            self.metrics.refused.inc(isinstance(error, InvalidArgument))
+            request.fail(error)
+        except Exception as error:
+            self._context.log.exception("a request with a voice failed")
+            request.fail(Internal(f"{type(error).__name__}: {error}"))
+
+    def _open_desk(self, checkpoint: Path) -> VoiceDesk | None:
+        """None where the codec's config does not say what an encoder reads: then there are no voices from clips."""
+        settings = self.settings
+        try:
+            wanted = ClipFormat.load(checkpoint / "codec", settings.max_voice_seconds)
+        except CheckpointError as error:
+            self._context.log.warning("%s: no voices from clips: %s", self._context.name, error)
+            return None
+        return VoiceDesk(
+            wanted,
+            self._encode,
+            encoder_identity(checkpoint, "float32"),
+            self.metrics,
+            workers=settings.voice_workers,
+            max_waiting=settings.max_waiting_voices,
+            cache_bytes=int(settings.voice_cache_mib * 2**20),
+            nice=settings.voice_nice,
+        )
+
+    def _encode(self, samples: NDArray[np.float32]) -> Codes:
+        """Codes int32 [frames, codebooks] of samples float32 [n], by the model audio_encoder."""
+        codes = self._context.infer(_ENCODER, {"audio": samples[None]}, ["codes"])["codes"]
+        assert self.desk is not None
+        expected = (1, len(samples) // self.desk.wanted.hop, self.builder.width - 1)
+        if codes.shape != expected:
+            raise Internal(f"{_ENCODER} answered codes of shape {list(codes.shape)}, expected {list(expected)}")
+        return codes[0].astype(np.int32, copy=False)
+
+    def _reply(self, request: StageRequest, speech: SpeechRequest, rows: NDArray[np.int32], received: float) -> None:
         request.reply(
             {
                 "rows": rows,
@@ -90,11 +173,14 @@ class PromptStage:
                 "chunk_frames": scalar(speech.chunk_frames, np.int32),
                 # One clock for all processes of a machine: the timeline starts here.
                 "stamps": np.array([received, time.monotonic()], dtype=np.float64),
-            }
+            },
+            final=True,
         )
 
     def close(self) -> None:
-        """Nothing to free."""
+        """End the voices' threads; Triton calls it when no request is left."""
+        if self.desk is not None:
+            self.desk.close()
 
     def read(self, tensors: dict[str, NDArray[Any] | None]) -> SpeechRequest:
         """The request behind the input tensors. Raises InvalidArgument naming field, value and limit."""
@@ -121,18 +207,26 @@ class PromptStage:
             chunk_frames=number(frames_field("chunk_frames", chunk_limit), 0),
         )
 
-    def rows(self, speech: SpeechRequest) -> NDArray[np.int32]:
-        """Prompt rows int32 [P, width]. Raises InvalidArgument where text and frames exceed the context."""
+    def rows(self, speech: SpeechRequest, voice: Voice | None = None, codes: Codes | None = None) -> NDArray[np.int32]:
+        """Prompt rows int32 [P, width]. Raises InvalidArgument where text, voice and frames exceed the context."""
         # One id takes at least one byte, so this spares the tokenizer a text that cannot fit anyway.
-        limit = self.settings.max_positions - speech.max_frames
-        size = len(speech.text.encode("utf-8"))
-        if size > 16 * max(limit, 1):
-            raise InvalidArgument("text", f"{size} bytes is far above {limit} rows, the room that max_frames leaves")
-        rows = self.builder.build(speech.text, self.settings.language)
+        limit, language = self.settings.max_positions - speech.max_frames, self.settings.language
+        for field, text in (("text", speech.text), ("reference_text", voice.text if voice else None)):
+            size = len(text.encode("utf-8")) if text else 0
+            if size > 16 * max(limit, 1):
+                raise InvalidArgument(field, f"{size} bytes is far above {limit} rows, the room that max_frames leaves")
+        if voice is None or codes is None:
+            rows, what = self.builder.build(speech.text, language), ""
+        else:
+            if voice.text is None:
+                rows = self.builder.build(speech.text, language, codes)
+            else:
+                rows = self.builder.continue_from(codes, voice.text, speech.text, language)
+            what = f", {len(codes)} of them for the voice"
         if len(rows) > limit:
             raise InvalidArgument(
                 "text",
-                f"makes {len(rows)} prompt rows; with max_frames {speech.max_frames} the limit is {limit} "
+                f"makes {len(rows)} prompt rows{what}; with max_frames {speech.max_frames} the limit is {limit} "
                 f"(max_positions {self.settings.max_positions}): shorten the text, or split it into sentences",
             )
         return rows
@@ -142,14 +236,3 @@ class PromptStage:
         for name in parameters:
             if not name.startswith(_TRITON_PARAMETERS):
                 raise InvalidArgument(name, f"is not an input of tts; it has {', '.join(INPUTS)}")
-
-
-def check_text(text: str) -> None:
-    """Raise InvalidArgument unless ``text`` holds something that can be spoken: a letter or a digit, and no NUL."""
-    if "\0" in text:
-        raise InvalidArgument("text", f"holds a NUL character at index {text.index(chr(0))}; it cannot be spoken")
-    if not text.strip():
-        raise InvalidArgument("text", "is empty" if not text else "holds nothing but white space")
-    if not any(unicodedata.category(character)[0] in "LN" for character in text):
-        shown = text if len(text) <= 20 else f"{text[:20]}..."
-        raise InvalidArgument("text", f"{shown!r} holds no letter and no digit, so there is nothing to speak")

@@ -21,6 +21,8 @@ from client.speech import timings
 from client.sync import SpeechClient
 from client.wav import RawWriter, WavWriter
 
+CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
@@ -33,6 +35,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what to say; absent or -: read from stdin")
     parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; -: raw 16-bit mono PCM to stdout")
     parser.add_argument("--play", action="store_true", help="play it with ffplay, aplay, paplay or play")
+    parser.add_argument("--voice", metavar="NAME|FILE", help="a voice of the server, or a wav, flac, mp3 or ogg file")
+    parser.add_argument("--voice-text", metavar="TEXT", help="what the file says: the speech goes on from it")
     parser.add_argument("--seed", type=int, metavar="N", help="0 and above; the same seed gives the same audio")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
     parser.add_argument("--top-p", type=float, metavar="P", help="above 0, up to 1")
@@ -57,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output not in (None, "-"):
         check_writable(Path(args.output), "--output")
     player = find_player() if args.play else None
+    name, clip = _voice(args.voice)
     request = SpeechRequest(
         _text(args.text),
         seed=args.seed,
@@ -67,6 +72,9 @@ def run(args: argparse.Namespace) -> int:
         format="s16",
         first_chunk_frames=args.first_chunk_frames,
         chunk_frames=args.chunk_frames,
+        voice=name,
+        reference_audio=clip,
+        reference_text=None if args.voice_text is None else os.fsencode(args.voice_text),
     )
     try:
         return _speak(request, args, player)
@@ -118,6 +126,16 @@ def _open_sinks(output: str | None, player: str | None, first: AudioChunk, stack
         stack.callback(playing.stop)
         sinks.append(playing)
     return sinks
+
+
+def _voice(argument: str | None) -> tuple[str | None, Path | None]:
+    """A name or a file. What looks like a path is a file, also where there is none, so that the error says so."""
+    if argument is None:
+        return None, None
+    path = Path(argument)
+    if path.is_file() or path.suffix.lower() in CLIP_SUFFIXES or os.sep in argument:
+        return None, path
+    return argument, None
 
 
 def _text(argument: str | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Requests to ``tts_decoder`` itself, past the ensemble."""
+"""Requests to one stage itself, past the ensemble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import tritonclient.grpc as grpc
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from tests.server.dummies import ROOT
 
-_TYPES = {np.dtype(name): triton for name, triton in (("i4", "INT32"), ("i8", "INT64"), ("f4", "FP32"), ("f8", "FP64"))}
+_NAMES = (("i4", "INT32"), ("i8", "INT64"), ("f4", "FP32"), ("f8", "FP64"), ("O", "BYTES"))
+_TYPES = {np.dtype(name): triton for name, triton in _NAMES}
 
 
 def prompt_rows(text: str, checkpoint: Path = ROOT / "checkpoints" / "voice") -> np.ndarray:

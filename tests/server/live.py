@@ -12,7 +12,10 @@ from pathlib import Path
 from tests.server.dummies import Serve, leftovers
 
 #: What must be 0 when no request is inside.
-GAUGES = ("voxstage_decoder_slots", "voxstage_decoder_waiting", "voxstage_vocoder_streams", "voxstage_encoder_clips")
+GAUGES = (
+    "voxstage_voice_waiting", "voxstage_encoder_clips",
+    "voxstage_decoder_slots", "voxstage_decoder_waiting", "voxstage_vocoder_streams",
+)  # fmt: skip
 FRAMES = "voxstage_decoder_frames"
 #: The stages copy their metrics into Triton's every 0.1 s; after three times that, a copy has surely been made.
 MIRROR_SECONDS = 0.3

@@ -11,6 +11,7 @@ import pytest
 
 from client import InvalidArgument, SpeechClient
 from tests.server.conftest import StartServer
+from tests.server.direct import DirectStream
 from tests.server.events import generate
 from tests.server.live import LiveServer
 from tests.server.texts import HOP
@@ -115,7 +116,7 @@ def test_over_http(server: LiveServer, client: SpeechClient, case: str) -> None:
     works(client)
 
 
-@pytest.mark.parametrize("name", ["voice", "sed", "Text", "stream"])
+@pytest.mark.parametrize("name", ["speaker", "sed", "Text", "stream"])
 def test_an_unknown_field_over_http_is_refused_by_name(server: LiveServer, client: SpeechClient, name: str) -> None:
     status, events = generate(server.http, {"text": "Hi.", name: 1})
     assert status == 400
@@ -220,13 +221,11 @@ def test_control_strings_are_spoken_as_plain_text(
 @pytest.fixture
 def speak_rows(server: LiveServer) -> Callable[[str], np.ndarray]:
     """The prompt rows int32 [P, 13] that the stage tts_prompt of the running server makes of a text."""
-    import tritonclient.http as triton
 
     def rows(text: str) -> np.ndarray:
-        with triton.InferenceServerClient(f"127.0.0.1:{server.http}") as http:
-            tensor = triton.InferInput("text", [1], "BYTES")
-            tensor.set_data_from_numpy(np.array([text.encode()], dtype=np.object_))
-            return np.asarray(http.infer("tts_prompt", [tensor]).as_numpy("rows"))
+        with DirectStream(server.url, "tts_prompt", text=np.array([text.encode()], dtype=np.object_)) as stream:
+            (answer,) = stream.rest()
+        return answer["rows"]
 
     return rows
 

@@ -24,9 +24,14 @@ from client.__main__ import build_parser
 from client.bench.stages import STAGES as BENCH_STAGES
 from tests.conftest import ROOT
 
-DOCS = [ROOT / "README.md", ROOT / "checkpoints" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = [
+    ROOT / "README.md",
+    ROOT / "checkpoints" / "README.md",
+    ROOT / "voices" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in DOCS}
-FOLDERS = "backends|benchmarks|checkpoints|client|deploy|docs|ensemble|model_repository|tests|tools"
+FOLDERS = "backends|benchmarks|checkpoints|client|deploy|docs|ensemble|model_repository|tests|tools|voices"
 SOURCES = [
     path for folder in ("backends", "client", "model_repository") for path in sorted((ROOT / folder).rglob("*.py"))
 ]
@@ -201,7 +206,7 @@ def test_every_input_and_output_is_in_the_readme() -> None:
 def test_python_in_the_readme_parses() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXTS[ROOT / "README.md"], re.MULTILINE | re.DOTALL)
     blocks += re.findall(r"python3 -c '\n(.*?)'", TEXTS[ROOT / "README.md"], re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         ast.parse(block)
 
