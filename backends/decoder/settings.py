@@ -34,8 +34,8 @@ class DecoderSettings:
     cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
     force_frames: int = parameter(0, minimum=0)
     check_integrity: bool = parameter(False)
-    first_chunk_frames: int = parameter(4, minimum=1)
-    chunk_frames: int = parameter(25, minimum=1)
+    first_chunk_frames: int = parameter(4, minimum=1, maximum=1000)
+    chunk_frames: int = parameter(25, minimum=1, maximum=1000)
     slowest_rate: float = parameter(0.8, minimum=0.1, maximum=1.0)
 
     def __post_init__(self) -> None:

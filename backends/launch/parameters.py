@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from backends.checkpoint import inspect_checkpoint
 from backends.decoder.settings import DecoderSettings
@@ -26,6 +27,11 @@ SETTINGS: dict[str, type] = {
     "tts_decoder": DecoderSettings,
     "tts_vocoder": VocoderSettings,
 }
+#: (stage, parameter) may not be above (other stage, parameter): one asks the other for that much.
+NOT_ABOVE = (
+    ("tts_prompt", "max_positions", "tts_decoder", "max_positions"),
+    ("tts_prompt", "max_voice_seconds", "audio_encoder", "max_seconds"),
+)
 
 
 def parameter_names(stage: Model) -> set[str]:
@@ -36,14 +42,22 @@ def parameter_names(stage: Model) -> set[str]:
 
 def check_parameters(models: Sequence[Model], overrides: Overrides) -> None:
     """Raise LaunchError for a value that its stage would refuse. ``overrides``: what the command line changes."""
+    loaded: dict[str, tuple[Model, Any]] = {}
     for model in models:
         changed = overrides.get(model.name, {})
         if not model.is_stage or model.name not in SETTINGS:
             continue
         try:
-            load_settings(SETTINGS[model.name], model.name, model.parameters, changed)
+            settings: Any = load_settings(SETTINGS[model.name], model.name, model.parameters, changed)
         except InvalidArgument as error:
             raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
+        loaded[model.name] = model, settings
+    for stage, key, other, bound in NOT_ABOVE:
+        if stage in loaded and other in loaded:
+            (model, settings), limit = loaded[stage], getattr(loaded[other][1], bound)
+            if (value := getattr(settings, key)) > limit:
+                origin = _origin(model, key, overrides.get(stage, {}))
+                raise LaunchError(f"{origin}: {value} is above {limit}, the value of {other}.{bound}", USAGE)
 
 
 def check_checkpoints(models: Sequence[Model], overrides: Overrides, root: Path) -> None:

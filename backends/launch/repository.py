@@ -9,6 +9,9 @@ from pathlib import Path
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.pbtxt import Message, PbtxtError, parse_pbtxt
 
+#: The name that stands for every model's ``config.pbtxt``.
+DEFAULT_CONFIG = "default"
+
 
 @dataclass(frozen=True)
 class Model:
@@ -47,6 +50,15 @@ def find_models(repositories: Iterable[Path], config_name: str | None = None) ->
                     USAGE,
                 )
             models[model.name] = model
+    if config_name not in (None, DEFAULT_CONFIG) and not any(
+        (model.folder / "configs" / f"{config_name}.pbtxt").is_file() for model in models.values()
+    ):
+        known = sorted({path.stem for model in models.values() for path in model.folder.glob("configs/*.pbtxt")})
+        raise LaunchError(
+            f"--model-config-name {config_name}: no model has configs/{config_name}.pbtxt; "
+            f"known: {', '.join([DEFAULT_CONFIG, *known])}",
+            USAGE,
+        )
     return list(models.values())
 
 

@@ -50,13 +50,13 @@ class Supervisor:
 
     def run(self) -> None:
         options = self._options
+        stale = self._ready_file.claim()  # first, so that nobody waits for this server and reads of the last one
         models = find_models(options.repositories, options.config_name)
         overrides = find_overrides(options, models)
         check_parameters(models, overrides)
         check_checkpoints(models, overrides, self._root)
         triton = find_triton()
         check_engines(models, self._root, options.checkpoint, triton)
-        stale = self._ready_file.claim()
         for path, process in ([] if stale is None else [stale]) + remove_stale():
             say(f"removed {path}: its server, process {process}, was killed")
         ports = pick_ports(options.host, options.ports)

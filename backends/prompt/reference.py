@@ -51,7 +51,7 @@ def read_voice(
     """
     given = [name for name in ("voice", "reference_audio", "reference_file") if tensors[name] is not None]
     if len(given) > 1:
-        raise InvalidArgument(given[1], f"and {given[0]} are two voices; give one")
+        raise InvalidArgument(given[1], f"is given beside {given[0]}; give one voice")
     source = given[0] if given else None
     for name, owners in (
         ("reference_sample_rate", ("reference_audio",)),

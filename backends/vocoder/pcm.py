@@ -34,8 +34,10 @@ def to_base64(pcm: NDArray[np.float32]) -> bytes:
 def to_format(pcm: NDArray[np.float32], name: str) -> NDArray[Any]:
     """The ``audio`` tensor of a chunk: ``f32`` float32 [n] unclipped, ``s16`` int16 [n], ``b64`` bytes objects [1].
 
-    InvalidArgument for another name.
+    InvalidArgument for another name. Internal when a sample is not a finite number, in every format.
     """
+    if not np.isfinite(pcm).all():
+        raise Internal("audio: a sample is not a finite number")
     if name == "f32":
         return np.ascontiguousarray(pcm, dtype=np.float32)
     if name == "s16":

@@ -122,7 +122,7 @@ def read_clip_file(field: str, data: bytes) -> ClipFile:
     if not data:
         raise InvalidArgument(field, "is empty")
     if not _looks_like_audio(data):
-        raise InvalidArgument(field, f"begins with {data[:4]!r}, which is none of wav, flac, mp3 and ogg")
+        raise InvalidArgument(field, f"begins with the bytes {data[:4].hex(' ')}; wav, flac, mp3 and ogg do not")
     return ClipFile(field, data)
 
 
@@ -159,7 +159,7 @@ def prepare(field: str, samples: NDArray[np.float32], rate: int, wanted: ClipFor
         raise _too_long(field, seconds, wanted)
     if seconds < MIN_SECONDS:
         raise InvalidArgument(
-            field, f"holds {len(samples)} samples, which is {seconds:g} s; the shortest clip is {MIN_SECONDS:g} s"
+            field, f"lasts {seconds:.3g} s (samples: {len(samples)}); the shortest clip has {MIN_SECONDS:g} s"
         )
     peak = float(np.abs(samples).max())  # NaN if there is one
     if not np.isfinite(peak):
@@ -196,4 +196,4 @@ def _looks_like_audio(data: bytes) -> bool:
 
 
 def _too_long(field: str, seconds: float, wanted: ClipFormat) -> InvalidArgument:
-    return InvalidArgument(field, f"is longer than {wanted.max_seconds:g} s, the limit ({seconds:.4g} s or more)")
+    return InvalidArgument(field, f"lasts {seconds:.4g} s or more; the longest clip has {wanted.max_seconds:g} s")

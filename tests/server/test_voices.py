@@ -136,7 +136,7 @@ def tone(n: int) -> np.ndarray[Any, Any]:
 #: name → fields, the field that the answer names, words that it holds. test_clip.py has the whole table.
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "0 samples": ({"reference_audio": tone(0), "reference_sample_rate": 24000}, "reference_audio", "holds 0 samples"),
-    "1 sample": ({"reference_audio": tone(1), "reference_sample_rate": 24000}, "reference_audio", "holds 1 samples"),
+    "1 sample": ({"reference_audio": tone(1), "reference_sample_rate": 24000}, "reference_audio", "(samples: 1)"),
     "nan": ({"reference_audio": tone(24000) * np.nan, "reference_sample_rate": 24000}, "reference_audio", "finite"),
     "too long": ({"reference_audio": tone(240_010), "reference_sample_rate": 8000}, "reference_audio", "30 s"),
     "8 channels": (
@@ -151,7 +151,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "no audio": ({"reference_audio": b"<html>"}, "reference_file", "none of wav, flac, mp3 and ogg"),
     "an hour": ({"reference_audio": wav_header(8000, 57_600_000) + b"\1\0" * 300_000}, "reference_file", "30 s"),
     "unknown": ({"voice": "nobody"}, "voice", "'nobody' is unknown; known voices: rms, slt"),
-    "two voices": ({"voice": "slt", "reference_audio": FILES["slt"]}, "reference_file", "are two voices"),
+    "two voices": ({"voice": "slt", "reference_audio": FILES["slt"]}, "reference_file", "is given beside voice"),
     "text alone": ({"reference_text": "Hello."}, "reference_text", "has no meaning alone"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +113,20 @@ def test_no_language_may_leave_its_field(any_language: Path, language: str, prob
     with pytest.raises(InvalidArgument, match="language: ") as caught:
         check_language(any_language, language)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("tts_prompt.max_positions=5000", "5000 is above 1024, the value of tts_decoder.max_positions"),
+        ("tts_prompt.max_voice_seconds=61", "61.0 is above 60.0, the value of audio_encoder.max_seconds"),
+        ("audio_encoder.max_seconds=5", "30.0 is above 5.0, the value of audio_encoder.max_seconds"),
+        ("tts_decoder.first_chunk_frames=9999", "9999 is not allowed; give a number from 1 to 1000"),
+    ],
+)
+def test_what_stages_ask_of_each_other_fits(setting: str, sentence: str) -> None:
+    models = find_models([ROOT / "model_repository"])
+    stage, _, rest = setting.partition(".")
+    key, _, value = rest.partition("=")
+    with pytest.raises(LaunchError, match=re.escape(sentence)):
+        check_parameters(models, {stage: {key: value}})

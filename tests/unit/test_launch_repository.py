@@ -7,6 +7,7 @@ import pytest
 from backends.launch.failure import LaunchError
 from backends.launch.pbtxt import PbtxtError, parse_pbtxt
 from backends.launch.repository import find_models
+from tests.conftest import ROOT
 
 STAGE = """
 # A comment with "quotes" { and braces }
@@ -87,3 +88,11 @@ def test_missing_empty_broken_and_doubled_are_one_sentence_each(tmp_path):
     write(tmp_path / "s" / "m", 'name: "m"')
     with pytest.raises(LaunchError, match="the model m stands in two places"):
         find_models([tmp_path / "r", tmp_path / "s"])
+
+
+def test_a_config_name_that_no_model_has_is_refused() -> None:
+    repository = [ROOT / "model_repository"]
+    with pytest.raises(LaunchError, match=r"--model-config-name tensorrd: .*known: default, tensorrt"):
+        find_models(repository, "tensorrd")
+    names = [model.name for model in find_models(repository)]
+    assert [model.name for model in find_models(repository, "default")] == names

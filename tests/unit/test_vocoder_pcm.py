@@ -21,6 +21,13 @@ def test_not_a_number_is_a_fault() -> None:
         to_s16(np.array([np.nan], dtype=np.float32))
 
 
+@pytest.mark.parametrize("name", ["f32", "s16", "b64"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_no_format_hands_out_what_is_no_sound(name: str, bad: float) -> None:
+    with pytest.raises(Internal, match="not a finite number"):
+        to_format(np.array([0.1, bad], dtype=np.float32), name)
+
+
 def test_base64_is_little_endian_pcm16() -> None:
     pcm = np.linspace(-1, 1, 7, dtype=np.float32)
     assert np.array_equal(np.frombuffer(base64.b64decode(to_base64(pcm)), dtype="<i2"), to_s16(pcm))

@@ -100,7 +100,7 @@ def test_one_bad_item_leaves_its_peers_alone(
         "code": "INVALID_ARG codes: 1024 is above 1023, the largest code",
         "shape": "INVALID_ARG codes: shape [5, 11] is not [frames, 12]",
         "empty": "",
-        "not a number": "INTERNAL audio: a sample is not a number",
+        "not a number": "INTERNAL audio: a sample is not a finite number",
     }
     assert requests[1].error == expected[bad]
     assert len(requests[1].answer["audio"]) == 0 and requests[1].answer["final"][0]
