@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.asr.metrics import AsrPromptMetrics
 from backends.decoder.metrics import DecoderMetrics
 from backends.encoder.metrics import EncoderMetrics
 from backends.launch.options import parse_options
@@ -125,7 +126,7 @@ def test_options_of_serve_exist(path: Path, capsys: pytest.CaptureFixture[str]) 
     for rest in commands(TEXTS[path], r"python build_engines\.py"):
         source = (ROOT / "backends" / "encoder" / "command.py").read_text(encoding="utf-8")
         assert options(rest) <= set(re.findall(r'"(--[a-z-]+)"', source)), rest
-    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+|audio_encoder)\.(\w+)=", TEXTS[path]):
+    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+|asr_\w+|audio_encoder)\.(\w+)=", TEXTS[path]):
         assert key in {field.name for field in dataclasses.fields(SETTINGS[stage])}, f"{stage}.{key}"
 
 
@@ -164,7 +165,7 @@ def test_every_parameter_is_in_tuning() -> None:
 
 
 def test_every_metric_is_in_architecture() -> None:
-    stages = (PromptMetrics(), EncoderMetrics(), DecoderMetrics(), VocoderMetrics())
+    stages = (PromptMetrics(), EncoderMetrics(), DecoderMetrics(), VocoderMetrics(), AsrPromptMetrics())
     code = {metric.name for metrics in stages for metric in metrics}
     rows = re.findall(r"^\| `(voxstage_\w+)` \| (\w+) \|", TEXTS[ROOT / "docs" / "architecture.md"], re.MULTILINE)
     assert sorted(code) == sorted(name for name, _ in rows)
@@ -196,7 +197,7 @@ def test_every_input_and_output_is_in_the_readme() -> None:
     readme = TEXTS[ROOT / "README.md"]
     request = re.search(r"^## Request\n(.*?)(?=^## )", readme, re.MULTILINE | re.DOTALL)
     assert request is not None
-    (ensemble,) = find_models([ROOT / "ensemble"])
+    (ensemble,) = [model for model in find_models([ROOT / "ensemble"]) if model.name == "tts"]
     assert ensemble.inputs == INPUTS
     config = (ensemble.folder / "config.pbtxt").read_text(encoding="utf-8")
     outputs = re.findall(r'name: "(\w+)"', config[config.index("output [") : config.index("ensemble_scheduling")])
