@@ -69,9 +69,10 @@ async def check(client: AsyncSpeechClient, triton: InferenceServerClient) -> Hea
 
 
 def _model_problem(model: str, ready: bool, models: dict[str, str]) -> str:
-    ill = [f"{name} is {state or 'not loaded'}" for name, state in sorted(models.items()) if state != "READY"]
-    if model not in models:
-        known = ", ".join(sorted(models)) or "none"
+    # Without a state: in the repository, but never asked for (serve.py --pipelines).
+    ill = [f"{name} is {state}" for name, state in sorted(models.items()) if state not in ("", "READY")]
+    if not models.get(model):
+        known = ", ".join(sorted(name for name, state in models.items() if state)) or "none"
         return f"The server has no model {model!r}; it has: {known}."
     if ill:
         return sentence(f"Not all models are ready: {'; '.join(ill)}")

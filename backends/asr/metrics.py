@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from backends.metrics import Counter, Gauge, Metrics
+from backends.voices.metrics import CacheMetrics
 
 
-class AsrPromptMetrics(Metrics):
+class AsrPromptMetrics(CacheMetrics, Metrics):
     """One attribute a metric; names as Prometheus sees them."""
 
     def __init__(self) -> None:
+        super().__init__("voxstage_asr_cache", "Windows")
         self.requests = Counter("voxstage_asr_requests", "Requests seen")
         self.refused = Counter("voxstage_asr_refused", "Requests refused as INVALID_ARG")
         self.shed = Counter("voxstage_asr_shed", "Requests refused because max_requests were inside")

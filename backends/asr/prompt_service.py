@@ -14,7 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,29 +26,20 @@ from backends.asr.recording import AUDIO_INPUTS, Recording, Samples, read_record
 from backends.asr.settings import AsrPromptSettings
 from backends.asr.share import WindowShare
 from backends.asr.windows import Window, split
+from backends.asr.wishes import WISHES, Wishes, read_wishes
 from backends.errors import Internal, InvalidArgument, Unavailable, VoxstageError
-from backends.fields import SEED, TEMPERATURE, Number, read_string, scalar
+from backends.fields import Number, scalar
 from backends.prompt.parameters import refuse_unknown
 from backends.settings import home
+from backends.voices.cache import Found, Result, VoiceCache, Waiter
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
-INPUTS = (*AUDIO_INPUTS, "language", "context", "max_tokens", "temperature", "seed")
+INPUTS = (*AUDIO_INPUTS, *WISHES)
 _ENCODER = "asr_encoder"
 _ID = 2**63 - 1
 _DONE, _STOP = Number("done", 0, _ID), Number("stop", 0, _ID)
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a request asks for beside its audio. ``max_tokens`` of 0: as many as the model has room for."""
-
-    language: str
-    context: str
-    max_tokens: int
-    temperature: float
-    seed: int
 
 
 @dataclass(eq=False, slots=True)
@@ -78,6 +69,7 @@ class AsrPromptStage:
         folder = home() / settings.checkpoint
         self.family = load_family(folder)
         self.max_window_seconds = min(settings.max_window_seconds, self.family.max_seconds)
+        self.cache = VoiceCache(int(settings.cache_mib * 2**20), self.metrics) if settings.cache_mib else None
         self._inside: dict[int, _Transcription] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(settings.workers, "asr-audio", lambda: _lower_priority(settings.nice))
@@ -98,7 +90,7 @@ class AsrPromptStage:
         try:
             refuse_unknown(request.parameters(), "asr", INPUTS)
             tensors = {name: request.tensor(name) for name in INPUTS}
-            wishes = self.read(tensors)
+            wishes = read_wishes(tensors, self.family, self.settings.max_context_bytes)
             settings = self.settings
             recording = read_recording(tensors, settings.max_seconds, settings.max_file_mib * 2**20)
         except VoxstageError:
@@ -116,23 +108,6 @@ class AsrPromptStage:
     def close(self) -> None:
         """End the threads; Triton calls it when no request is left."""
         self._pool.shutdown()
-
-    def read(self, tensors: dict[str, NDArray[Any] | None]) -> Wishes:
-        """The request behind the input tensors, but for its audio. Raises InvalidArgument."""
-        language = (read_string("language", tensors["language"]) or "").strip()
-        context = read_string("context", tensors["context"]) or ""
-        size, limit = len(context.encode()), self.settings.max_context_bytes
-        if size > limit:
-            raise InvalidArgument("context", f"is {size} bytes long, the limit is {limit}")
-        self.family.check(language, context)
-        seed = SEED.read(tensors["seed"])
-        return Wishes(
-            language=language,
-            context=context,
-            max_tokens=int(Number("max_tokens", 1, self.family.max_tokens).read(tensors["max_tokens"]) or 0),
-            temperature=float(TEMPERATURE.read(tensors["temperature"]) or 0.0),
-            seed=secrets.randbits(63) if seed is None else int(seed),
-        )
 
     def _check_room(self, now: float) -> None:
         """Raise Unavailable when full. Whoever has heard nothing for very long (its decoder is lost) makes room."""
@@ -188,19 +163,39 @@ class AsrPromptStage:
             assert transcription.samples is not None
             window = transcription.windows[index]
             samples = transcription.samples[window.start : window.end]
-            began = time.monotonic()
-            features, frames = self.family.features(samples)
-            built = time.monotonic()
-            states = self._context.infer(_ENCODER, {"features": features, "frames": frames}, ["states"])["states"]
-            encoded = time.monotonic()
-            with self._lock:
-                self.metrics.windows.inc()
-                self.metrics.feature_seconds.inc(built - began)
-                self.metrics.encode_seconds.inc(encoded - built)
             digest = hashlib.blake2b(samples.tobytes(), digest_size=32).digest()
-            self._reply(transcription, index, window, states, digest, [built, encoded])
+            stamps: list[float] = []
+
+            def answer(result: Result) -> None:
+                if isinstance(result, VoxstageError):
+                    self._fail(transcription, result, index)
+                    return
+                now = time.monotonic()  # of a window that was cached or being encoded: both stations are passed
+                self._reply(transcription, index, window, result, digest, [*(stamps or [now]), now])
+
+            if self.cache is None:
+                answer(self._encode(samples, stamps))
+            elif self.cache.ask(digest, Waiter(answer, lambda: transcription.stopped)) is Found.MISS:
+                self.cache.settle(digest, self._encode(samples, stamps))
         except Exception as error:
             self._fail(transcription, error, index)
+
+    def _encode(self, samples: Samples, stamps: list[float]) -> Result:
+        """States float32 [N, width] of a window, or why there are none; notes when its features were made."""
+        try:
+            began = time.monotonic()
+            features, frames = self.family.features(samples)
+            stamps.append(time.monotonic())
+            states = self._context.infer(_ENCODER, {"features": features, "frames": frames}, ["states"])["states"]
+            with self._lock:
+                self.metrics.feature_seconds.inc(stamps[0] - began)
+                self.metrics.encode_seconds.inc(time.monotonic() - stamps[0])
+            return states
+        except VoxstageError as error:
+            return error
+        except Exception as error:
+            self._context.log.exception("a window could not be encoded")
+            return Internal(f"{type(error).__name__}: {error}")
 
     def _reply(
         self,
@@ -231,6 +226,8 @@ class AsrPromptStage:
             "stamps": np.array([*transcription.stamps, *stamps], dtype=np.float64),
             "error": scalar(error, np.object_),
         }
+        with self._lock:
+            self.metrics.windows.inc()
         with transcription.lock:  # the last one to go must not overtake another
             transcription.replied = True
             transcription.touched = time.monotonic()

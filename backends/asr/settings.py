@@ -24,6 +24,7 @@ class AsrPromptSettings:
     max_seconds: float = parameter(3600.0, minimum=1.0, maximum=14400.0)
     max_window_seconds: float = parameter(30.0, minimum=2.0, maximum=1800.0)
     max_file_mib: int = parameter(512, minimum=1, maximum=2047)
+    cache_mib: float = parameter(0.0, minimum=0.0)
     max_context_bytes: int = parameter(4096, minimum=0)
     idle_seconds: float = parameter(600.0, minimum=1.0)
 
