@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tritonclient.grpc import InferInput, InferRequestedOutput
@@ -13,7 +14,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from client.errors import ClientClosed, InvalidArgument, ServerError
-from client.health import Health, check
+from client.health import Health, check, model_states
 from client.stream import C, ChunkStream, Deadlines, Source, no_server
 
 MAX_MESSAGE_BYTES = 2**31 - 1
@@ -85,14 +86,26 @@ class Connection(ABC):
         Raises ConnectionFailed when no server answers, ServerError when it refuses the question.
         """
         triton, seconds = self._connect(), self.deadlines.chunk
-        try:
+        with self._asking():
             server = await triton.get_server_metadata(as_json=True, client_timeout=seconds)
             model = await triton.get_model_metadata(self.model, as_json=True, client_timeout=seconds)
+        return {"server": server, "model": model}
+
+    async def models(self) -> dict[str, str]:
+        """State by name of all models of the server, as in Health. Errors as in ``metadata``."""
+        triton = self._connect()
+        with self._asking():
+            return await model_states(triton, self.deadlines.chunk)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Typed errors for a question that is no request."""
+        try:
+            yield
         except InferenceServerException as error:
             if str(error.status()) in ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"):
                 raise no_server(self.url, str(error.message())) from None
             raise ServerError(f"The server at {self.url} did not say what it has ({error.message()})") from None
-        return {"server": server, "model": model}
 
     def _source(self, inputs: list[InferInput], read: Callable[[Any, float], tuple[C, str]], cargo: str) -> Source[C]:
         return Source(lambda: self._open(inputs), read, self.deadlines, self.url, cargo)

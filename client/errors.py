@@ -16,7 +16,7 @@ def sentence(text: str) -> str:
 
 
 #: The first word of a problem whose subject is the field.
-PREDICATES = ("has", "holds", "is", "makes", "needs")
+PREDICATES = ("begins", "cannot", "has", "holds", "is", "makes", "means", "needs")
 
 
 class SpeechError(Exception):

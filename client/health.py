@@ -49,8 +49,7 @@ async def check(client: Connection, triton: InferenceServerClient) -> Health:
     try:
         live = bool(await triton.is_server_live(client_timeout=seconds))
         ready = bool(await triton.is_server_ready(client_timeout=seconds))
-        index = await triton.get_model_repository_index(client_timeout=seconds)
-        models = {m.name: m.state if m.state == "READY" else f"{m.state} {m.reason}".strip() for m in index.models}
+        models = await model_states(triton, seconds)
     except InferenceServerException as error:
         return Health(False, live, ready, models, None, _call_problem(client.url, error, seconds))
     problem = _model_problem(client.model, ready, models)
@@ -62,6 +61,12 @@ async def check(client: Connection, triton: InferenceServerClient) -> Health:
         problem = f"The server says it is ready, but it cannot {client.task}. {error}"
         return Health(False, live, ready, models, None, problem)
     return Health(True, live, ready, models, latency, "")
+
+
+async def model_states(triton: InferenceServerClient, seconds: float) -> dict[str, str]:
+    """``Health.models``. Raises what tritonclient raises."""
+    index = await triton.get_model_repository_index(client_timeout=seconds)
+    return {m.name: m.state if m.state == "READY" else f"{m.state} {m.reason}".strip() for m in index.models}
 
 
 def _model_problem(model: str, ready: bool, models: dict[str, str]) -> str:

@@ -30,14 +30,16 @@ def clip_inputs(audio: object, field: str, file: str, samples: str, channels: st
         )
     if audio.ndim not in (1, 2):
         raise InvalidArgument(
-            f"an array of shape {list(audio.shape)} is no clip; give [n] or [n, channels]", field=field
+            f"shape {list(audio.shape)} is not that of a clip; give [n] or [n, channels]", field=field
         )
     if audio.dtype == np.int16:
         values = audio.astype(np.float32) / 32768
     elif np.issubdtype(audio.dtype, np.floating):
         values = audio.astype(np.float32)
     else:
-        raise InvalidArgument(f"an array of {audio.dtype} is no clip; give floats (full scale 1) or int16", field=field)
+        raise InvalidArgument(
+            f"dtype {audio.dtype} is not that of a clip; give floats (full scale 1) or int16", field=field
+        )
     count = audio.shape[1] if audio.ndim == 2 else 1
     return [
         array_input(samples, np.ascontiguousarray(values).reshape(-1)),

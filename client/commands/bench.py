@@ -44,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add = parser.add_argument
     add("what", nargs="?", default="tts", choices=["tts"], help="what to measure: tts, text to speech")
-    add_server(parser, None, "absent: start one on free ports")
+    add_server(parser, url=None, without="absent: start one on free ports")
     add(
         "--serve-arg",
         action="append",
