@@ -36,7 +36,7 @@ def read_transcript(result: InferResult, received_at: float) -> tuple[Transcript
     chunk = TranscriptChunk(
         text=_text(result, "text"),
         segments=read_segments(_text(result, "segments")),
-        language=_text(result, "language"),
+        language=_text(result, "detected_language"),
         index=int(_output(result, "chunk_index").reshape(-1)[0]),
         final=bool(_output(result, "final").reshape(-1)[0]),
         finish_reason=_text(result, "finish_reason"),

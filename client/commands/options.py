@@ -54,6 +54,29 @@ def count(text: str) -> int:
     return value
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """An argparse type: counts with commas between them."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def count_or_none(text: str) -> int:
+    """An argparse type: a whole number from 0 up."""
+    return 0 if text.strip() == "0" else count(text)
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """An argparse type: finite numbers above 0 with commas between them."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(float(part))
+        except ValueError:
+            found.append(0.0)
+        if not 0 < found[-1] < float("inf"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not a rate; give requests a second above 0")
+    return tuple(found)
+
+
 def timeouts(args: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments for a client: only what was given."""
     if args.timeout is None:
