@@ -24,7 +24,7 @@ def sections(levels: Sequence[TranscriptLevel]) -> list[tuple[str, str]]:
 def _latency(levels: Sequence[TranscriptLevel]) -> str:
     groups = ["", *[""] * 6, "latency, ms", "", "", "", "first text, ms", "", "", "sent late, ms", "", "client"]
     names = ["load", "ok", "err", "lost", "req/s", "RTFx", "inside", "mean", "p50", "p95", "p99"]
-    names += ["p50", "p95", "p99", "p50", "most", "% of a core"]
+    names += ["p50", "p95", "p99", "p50", "most", "% core"]
     rows = [
         [
             level.label,

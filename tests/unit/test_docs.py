@@ -22,6 +22,7 @@ from backends.prompt.service import INPUTS, PromptMetrics
 from backends.timeline import STATIONS
 from backends.vocoder.service import VocoderMetrics
 from client.__main__ import build_parser
+from client.bench.stages import ASR_STAGES
 from client.bench.stages import STAGES as BENCH_STAGES
 from tests.conftest import ROOT
 
@@ -180,10 +181,11 @@ def test_every_station_and_bench_stage_is_explained() -> None:
     section = re.search(r"^## Timeline\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "architecture.md"], re.M | re.DOTALL)
     assert section is not None
     assert tuple(re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)) == STATIONS
-    section = re.search(r"^## The stage table\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "bench.md"], re.M | re.DOTALL)
-    assert section is not None
-    stages = re.findall(r"^\| ([a-z ]+) \| `(\w+)` … `(\w+)` \|", section.group(1), re.MULTILINE)
-    assert tuple(stages) == BENCH_STAGES
+    for heading, known in (("The stage table", BENCH_STAGES), ("Speech to text", ASR_STAGES)):
+        section = re.search(rf"^## {heading}\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "bench.md"], re.M | re.DOTALL)
+        assert section is not None
+        stages = re.findall(r"^\| ([a-z ]+) \| `(\w+)` … `(\w+)` \|", section.group(1), re.MULTILINE)
+        assert tuple(stages) == known
 
 
 def test_performance_names_the_command_of_every_result() -> None:
@@ -207,7 +209,7 @@ def test_every_input_and_output_is_in_the_readme() -> None:
 def test_python_in_the_readme_parses() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXTS[ROOT / "README.md"], re.MULTILINE | re.DOTALL)
     blocks += re.findall(r"python3 -c '\n(.*?)'", TEXTS[ROOT / "README.md"], re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         ast.parse(block)
 
