@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import textwrap
 from abc import ABC, abstractmethod
 from typing import TextIO
 
-from client.transcript import Transcript, TranscriptChunk
+from client.transcript import Segment, Transcript, TranscriptChunk
 
 FORMATS = ("txt", "srt", "vtt", "json")
+#: Two lines of 42 characters, as broadcasters have it: what can be read while it is heard.
+CUE_CHARACTERS = 84
+_SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*(?=\S)")
 
 
 class TranscriptWriter(ABC):
@@ -52,7 +57,8 @@ class TextWriter(TranscriptWriter):
 
 
 class CueWriter(TranscriptWriter):
-    """What SubRip and WebVTT share: a cue a segment, in the order of their beginnings, of at least a millisecond."""
+    """What SubRip and WebVTT share: cues of at most CUE_CHARACTERS in the order of their beginnings, each of at least a
+    millisecond. A segment is one cue, or several: see ``split``."""
 
     mark: str
 
@@ -63,13 +69,13 @@ class CueWriter(TranscriptWriter):
 
     def write(self, chunk: TranscriptChunk) -> None:
         for segment in chunk.segments:
-            if text := self.escape(one_line(segment.text)):
+            for cue in split(segment):
                 self.cues += 1
                 # A cue must not begin before the one above it, and must end after its own beginning.
-                self._start = max(self._start, milliseconds(segment.start))
-                end = max(self._start + 1, milliseconds(segment.end))
+                self._start = max(self._start, milliseconds(cue.start))
+                end = max(self._start + 1, milliseconds(cue.end))
                 times = f"{timestamp(self._start, self.mark)} --> {timestamp(end, self.mark)}"
-                self._push(f"{self.head()}{times}\n{text}\n\n")
+                self._push(f"{self.head()}{times}\n{self.escape(cue.text)}\n\n")
 
     @abstractmethod
     def head(self) -> str:
@@ -135,6 +141,28 @@ WRITERS: dict[str, type[TranscriptWriter]] = {
     "vtt": VttWriter,
     "json": JsonWriter,
 }
+
+
+def split(segment: Segment) -> list[Segment]:
+    """The segment in pieces of one line and at most CUE_CHARACTERS, none for one without text. They end where sentences
+    end, if these are not too long. The server gives times to segments alone: those inside are estimated, in proportion
+    to the characters before them."""
+    pieces: list[str] = []
+    for sentence in _SENTENCE.split(one_line(segment.text)):
+        for part in textwrap.wrap(sentence, CUE_CHARACTERS, break_on_hyphens=False):
+            if pieces and len(pieces[-1]) + 1 + len(part) <= CUE_CHARACTERS:
+                pieces[-1] += f" {part}"
+            else:
+                pieces.append(part)
+    characters = sum(map(len, pieces))
+    cues, before = [], 0
+    for piece in pieces:
+        start, end = (
+            segment.start + (segment.end - segment.start) * (at / characters) for at in (before, before + len(piece))
+        )
+        before += len(piece)
+        cues.append(Segment(start, end, piece))
+    return cues
 
 
 def milliseconds(seconds: float) -> int:

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from client.subtitles import WRITERS, milliseconds, one_line, timestamp
+from client.subtitles import CUE_CHARACTERS, WRITERS, milliseconds, one_line, split, timestamp
 from client.transcript import Segment, Transcript, TranscriptChunk, join
 
 
@@ -114,6 +114,27 @@ def test_a_cue_is_one_line(form: str, line_break: str) -> None:
     cues = [cue.split("\n") for cue in text.removeprefix("WEBVTT\n\n").rstrip("\n").split("\n\n")]
     assert [cue[-1] for cue in cues] == ["a b", "c\ufffdd"]
     assert all(len(cue) == (3 if form == "srt" else 2) for cue in cues)
+
+
+def test_a_long_segment_becomes_cues_that_end_with_sentences() -> None:
+    sentence = "A small boat came slowly down the river."  # 40 characters: two of them fit, three do not
+    found = split(Segment(10.0, 30.0, " ".join([sentence] * 5)))
+    assert [cue.text for cue in found] == [f"{sentence} {sentence}"] * 2 + [sentence]
+    assert (found[0].start, found[-1].end) == (10.0, 30.0)
+    assert [cue.end for cue in found[:-1]] == [cue.start for cue in found[1:]]
+    assert found[0].end == pytest.approx(10.0 + 20.0 * 81 / 202)
+
+
+@pytest.mark.parametrize("text", ["word " * 60, "x" * 200, "好" * 100 + "。" + "吗" * 50 + "？"])
+def test_cues_are_short_whatever_the_text(text: str) -> None:
+    found = split(Segment(0.0, 10.0, text))
+    assert len(found) > 1
+    assert max(len(cue.text) for cue in found) <= CUE_CHARACTERS
+    assert "".join("".join(cue.text for cue in found).split()) == "".join(text.split())
+
+
+def test_a_segment_without_text_is_no_cue() -> None:
+    assert split(Segment(0.0, 1.0, " \n ")) == []
 
 
 def test_an_arrow_cannot_be_put_together() -> None:
