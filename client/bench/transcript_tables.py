@@ -71,8 +71,20 @@ def _bounds(group: Length) -> str:
 
 def server(levels: Sequence[Level]) -> str:
     """Growth of the counters."""
-    groups = ["", "windows, mean ms", "", "", "", "", "decoder", *[""] * 4, "shed", ""]
-    names = ["load", "sent", "silent", "features", "states", "prefill", "steps", "tokens", "rows/step", "step ms"]
+    groups = ["", "windows, mean ms", "", "", "", "", "", "decoder", *[""] * 4, "shed", ""]
+    names = [
+        "load",
+        "sent",
+        "silent",
+        "cached",
+        "features",
+        "states",
+        "prefill",
+        "steps",
+        "tokens",
+        "rows/step",
+        "step ms",
+    ]
     names += ["pfx hits", "prompt", "decoder"]
     rows = []
     for level in levels:
@@ -85,6 +97,7 @@ def server(levels: Sequence[Level]) -> str:
                 level.label,
                 whole(windows),
                 whole(grown("asr_silent_windows")),
+                whole(grown("asr_cache_hits")),
                 fixed(per(grown("asr_feature_seconds"), windows), 1, 1000),
                 fixed(per(grown("asr_encode_seconds"), windows), 1, 1000),
                 fixed(per(grown("decoder_prefill_seconds"), windows), 1, 1000),

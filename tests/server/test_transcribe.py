@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 import soundfile
 
 from client import AsyncTranscriber, Cancelled, InvalidArgument, SpeechClient, Transcriber
+from client.__main__ import main
 from tests.server.live import LiveServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,8 +27,9 @@ SAID = "A small boat came slowly down the river."
 
 @pytest.fixture(scope="module")
 def asr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server of speech to text; its end is a test too."""
-    live = LiveServer(tmp_path_factory.mktemp("asr"), "--pipelines", "asr")
+    """A server of speech to text that keeps what it encoded: the tests say the same clips again and again. Its end is a
+    test too."""
+    live = LiveServer(tmp_path_factory.mktemp("asr"), "--pipelines", "asr", "--set", "asr_prompt.cache_mib=64")
     try:
         yield live
         live.end()
@@ -47,9 +51,9 @@ def spoken() -> tuple[np.ndarray, int]:
     return samples, int(rate)
 
 
-def command(asr: LiveServer, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    line = [sys.executable, "-m", "client", arguments[0], "--url", asr.url, *arguments[1:]]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, timeout=60, **options)
+def command(asr: LiveServer, *arguments: str) -> int:
+    """Run a command of the client in this process; capsys has what it printed."""
+    return main([arguments[0], "--url", asr.url, *arguments[1:]])
 
 
 def test_file_bytes_and_samples_say_the_same(asr: LiveServer, spoken: tuple[np.ndarray, int]) -> None:
@@ -124,57 +128,75 @@ def test_leaving_a_stream_ends_it_and_leaves_the_others_whole(asr: LiveServer, s
     asyncio.run(work())
 
 
-def test_health(asr: LiveServer) -> None:
+def test_health(asr: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     with Transcriber(asr.url) as client, SpeechClient(asr.url) as speech:
         health = client.health()
         assert health.ok, health.problem
         assert health.latency_s is not None
         assert "has no model 'tts'; it has: asr, asr_decoder" in speech.health().problem
-    done = command(asr, "health")
-    assert done.returncode == 0
-    assert b"transcribes: the canary's first chunk took" in done.stdout
-    assert command(asr, "health", "--model", "tts").returncode == 1
+    assert command(asr, "health") == 0
+    assert "transcribes: the canary's first chunk took" in capsys.readouterr().out
+    assert command(asr, "health", "--model", "tts") == 1
 
 
-def test_transcribe_keeps_the_order_and_writes_every_format(asr: LiveServer, tmp_path: Path) -> None:
+def test_transcribe_keeps_the_order(asr: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(clip) for clip in CLIPS]
+    assert command(asr, "transcribe", *files, "nothing.wav", "--jobs", "3") == 2
+    printed = capsys.readouterr()
+    assert printed.out == f"==> {files[0]} <==\n{SAID}\n\n==> {files[1]} <==\n{SAID}\n"
+    assert "nothing.wav: The value of FILE is not valid: the file nothing.wav cannot be read" in printed.err
+    assert "2.67 s of audio in" in printed.err
+
+
+def test_transcribe_writes_files(asr: LiveServer, tmp_path: Path) -> None:
     files = [str(CLIPS[0]), str(CLIPS[1]), str(CLIPS[0])]
-    done = command(asr, "transcribe", *files[:2], "nothing.wav", "--jobs", "3")
-    assert done.returncode == 2
-    assert done.stdout.decode() == f"==> {files[0]} <==\n{SAID}\n\n==> {files[1]} <==\n{SAID}\n"
-    assert b"nothing.wav: The value of FILE is not valid: the file nothing.wav cannot be read" in done.stderr
-    assert b"2.67 s of audio in" in done.stderr
-
-    done = command(asr, "transcribe", *files, "-o", str(tmp_path / "all.json"))
-    assert done.returncode == 0, done.stderr
+    assert command(asr, "transcribe", *files, "-o", str(tmp_path / "all.json")) == 0
     lines = [json.loads(line) for line in (tmp_path / "all.json").read_text().splitlines()]
     assert [line["file"] for line in lines] == files
     assert {line["text"] for line in lines} == {SAID}
-
-    done = command(asr, "transcribe", *files[:2], "-o", str(tmp_path), "--format", "vtt")
-    assert done.returncode == 0, done.stderr
+    assert command(asr, "transcribe", *files[:2], "-o", str(tmp_path), "--format", "vtt") == 0
     assert (tmp_path / "slt.vtt").read_text() == f"WEBVTT\n\n00:00:00.000 --> 00:00:02.670\n{SAID}\n\n"
     assert (tmp_path / "rms.vtt").exists()
 
 
 def test_transcribe_from_a_pipe(asr: LiveServer, spoken: tuple[np.ndarray, int]) -> None:
     samples, rate = spoken
-    done = command(asr, "transcribe", "-", "--format", "srt", input=CLIPS[0].read_bytes())
-    assert done.stdout.decode() == f"1\n00:00:00,000 --> 00:00:02,670\n{SAID}\n\n", done.stderr
-    done = command(asr, "transcribe", "--raw", str(rate), input=samples.astype("<i2").tobytes())
-    assert done.stdout.decode() == f"{SAID}\n", done.stderr
-
-
-def test_bench(asr: LiveServer, tmp_path: Path) -> None:
-    file, address = tmp_path / "found.json", f"127.0.0.1:{asr.metrics}"
-    arguments = ("asr", "--metrics-url", address, "--concurrency", "2", "--requests", "4", "--warmup", "0", "--unseen")
-    done = command(asr, "bench", *arguments, "--json", str(file), "--records")
+    line = [sys.executable, "-m", "client", "transcribe", "--url", asr.url, "--raw", str(rate), "--format", "srt"]
+    done = subprocess.run(line, cwd=ROOT, input=samples.astype("<i2").tobytes(), capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.decode() == f"1\n00:00:00,000 --> 00:00:02,670\n{SAID}\n\n"
+
+
+def test_ctrl_c_cancels_all_that_is_under_way(asr: LiveServer, tmp_path: Path, spoken: tuple[np.ndarray, int]) -> None:
+    samples, rate = spoken
+    for name in ("a.wav", "b.wav"):
+        soundfile.write(tmp_path / name, np.tile(samples, 100), rate)
+    line = [sys.executable, "-m", "client", "transcribe", "--url", asr.url, "a.wav", "b.wav"]
+    process = subprocess.Popen(
+        line, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"==> a.wav <==\n"  # written with the first chunk
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert b"Interrupted" in errors
+    assert b"Traceback" not in errors
+
+
+def test_bench(asr: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, address = tmp_path / "found.json", f"127.0.0.1:{asr.metrics}"
+    arguments = ("asr", "--metrics-url", address, "--concurrency", "2", "--requests", "2", "--warmup", "0", "--unseen")
+    assert command(asr, "bench", *arguments, "--json", str(file), "--records") == 0
     found = json.loads(file.read_text())
     (level,) = found["levels"]
-    assert (level["started"], level["finished"], level["lost"], level["errors"]) == (4, 4, 0, {})
-    assert (level["latency"]["n"], level["first_text"]["n"]) == (4, 4)
-    assert level["audio_per_s"] == pytest.approx((2.67 + 2.845) * 2 / level["window"])
-    assert level["metrics"]["voxstage_asr_requests"] == 4
+    assert (level["started"], level["finished"], level["lost"], level["errors"]) == (2, 2, 0, {})
+    assert (level["latency"]["n"], level["first_text"]["n"]) == (2, 2)
+    assert level["audio_per_s"] == pytest.approx((2.67 + 2.845) / level["window"])
+    assert level["metrics"]["voxstage_asr_requests"] == level["metrics"]["voxstage_asr_cache_misses"] == 2
     assert None not in level["stages"]["stages"].values()
     assert level["stages"]["rest"] >= 0
-    assert "RTFx" in done.stdout.decode()
+    assert "RTFx" in capsys.readouterr().out

@@ -194,7 +194,10 @@ def big_level() -> TranscriptLevel:
     records += [record(i, i / 100, kind="UNAVAILABLE", ended=i / 100 + 0.04) for i in range(200)]
     names = ("steps", "frames", "step_seconds", "prefill_seconds", "prefix_hits", "retracted", "shed")
     metrics = {f"voxstage_decoder_{name}": 123456.0 for name in names}
-    metrics |= {f"voxstage_asr_{name}": 123456.0 for name in ("windows", "silent_windows", "feature_seconds", "shed")}
+    metrics |= {
+        f"voxstage_asr_{name}": 123456.0
+        for name in ("windows", "silent_windows", "cache_hits", "feature_seconds", "encode_seconds", "shed")
+    }
     return summarise(Tally("12.5/s", 12200, offered=12.5, client_cpu=0.9, window=120.0, metrics=metrics), records)
 
 
