@@ -34,6 +34,10 @@ class TranscriptWriter(ABC):
         """What stands at the end; here nothing. ``name`` of the recording, and its length where that is known."""
         self._out.flush()
 
+    def stop(self) -> None:
+        """The transcript has broken off: what is written stays, and a line that was begun is ended."""
+        self._out.flush()
+
     def _push(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
@@ -52,7 +56,11 @@ class TextWriter(TranscriptWriter):
             self._push(text)
 
     def finish(self, name: str, transcript: Transcript, seconds: float | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         if self._last != "\n":
+            self._last = "\n"
             self._push("\n")
 
 

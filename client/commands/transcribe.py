@@ -84,6 +84,7 @@ class Output:
         self.format = form or (suffix if suffix in FORMATS else "txt")
         self.one = len(names) == 1
         self._shared: TextIO | None = None
+        self._between = ""
         if self._folder:
             self._check_folder(names)
         elif self._path is not None:
@@ -94,10 +95,12 @@ class Output:
                 field="--output",
             )
 
-    @property
-    def headings(self) -> bool:
-        """Whether each text stands under the name of its recording."""
-        return self.format == "txt" and not self.one and not self._folder
+    def heading(self, name: str) -> str:
+        """What stands above the text of a recording where there are several, after a blank line but for the first."""
+        if self.format != "txt" or self.one or self._folder:
+            return ""
+        between, self._between = self._between, "\n"
+        return f"{between}==> {name} <==\n"
 
     @property
     def on_terminal(self) -> bool:
@@ -168,9 +171,9 @@ def _transcribe(jobs: Sequence[Job], output: Output, args: argparse.Namespace) -
         client = stack.enter_context(Transcriber(args.url, model=args.model, **timeouts(args)))
         for job in jobs:
             pool.submit(_send, client, job, args)
-        for number, job in enumerate(jobs):
+        for job in jobs:
             try:
-                codes.add(_write(job, output, number))
+                codes.add(_write(job, output))
             except ConnectionFailed:
                 raise  # nobody is there for the others either
             except SpeechError as error:
@@ -208,7 +211,7 @@ def _send(client: Transcriber, job: Job, args: argparse.Namespace) -> None:
         job.found.put(error)
 
 
-def _write(job: Job, output: Output, number: int) -> int:
+def _write(job: Job, output: Output) -> int:
     """Write one transcript while it arrives. Returns the exit code."""
     chunks: list[TranscriptChunk] = []
     with contextlib.ExitStack() as stack:
@@ -216,9 +219,10 @@ def _write(job: Job, output: Output, number: int) -> int:
         for chunk in job.chunks():
             if not chunks:
                 out, path = stack.enter_context(output.opened(job.name))
-                if output.headings:
-                    out.write(f"{'' if number == 0 else chr(10)}==> {job.name} <==\n")
+                out.write(output.heading(job.name))
                 writer = WRITERS[output.format](out)
+                unfinished = stack.enter_context(contextlib.ExitStack())
+                unfinished.callback(writer.stop)  # whatever ends this: an error, Ctrl-C
                 if not output.on_terminal:  # there the text itself is the progress
                     progress = TranscriptProgress(job.name, job.seconds, job.started_at)
                     stack.callback(progress.close)
@@ -226,6 +230,7 @@ def _write(job: Job, output: Output, number: int) -> int:
             chunks.append(chunk)
             if progress is not None:
                 progress.update(chunk)
+        unfinished.pop_all()
         transcript = join(chunks, job.started_at)
         writer.finish(job.name, transcript, job.seconds)
     _say(f"{job.name}: {transcript_summary(transcript, job.seconds)}{f'; wrote {path}' if path else ''}")

@@ -62,6 +62,15 @@ def test_text_comes_at_once() -> None:
     assert out.getvalue() == "Good"
 
 
+@pytest.mark.parametrize(("form", "expected"), [("txt", "Good\n"), ("srt", ""), ("vtt", "WEBVTT\n\n"), ("json", "")])
+def test_a_transcript_that_breaks_off_ends_its_line(form: str, expected: str) -> None:
+    out = io.StringIO()
+    writer = WRITERS[form](out)
+    writer.write(TALK[0])
+    writer.stop()
+    assert out.getvalue() == expected
+
+
 def test_json() -> None:
     text = written("json", *TALK, seconds=3700.25)
     assert text.endswith("\n")

@@ -189,8 +189,10 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
             out.write(name)
             assert Path(path).parent == tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.srt", "stdin.srt", "two.srt"]
-    assert not output.headings
-    assert Output(None, None, ["a", "b"]).headings
+    assert output.heading("a/one.wav") == ""
+    several = Output(None, None, ["a", "b"])
+    assert [several.heading(name) for name in ("a", "b")] == ["==> a <==\n", "\n==> b <==\n"]
+    assert Output(None, None, ["a"]).heading("a") == Output(None, "json", ["a", "b"]).heading("a") == ""
 
 
 @pytest.mark.parametrize(
