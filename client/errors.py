@@ -15,8 +15,8 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
-#: The first word of a problem whose subject is the field.
-PREDICATES = ("begins", "cannot", "has", "holds", "is", "makes", "means", "needs")
+#: The first word of a problem whose subject is the field, or begins with it.
+PREDICATES = ("and", "begins", "cannot", "has", "holds", "is", "makes", "means", "needs")
 
 
 class SpeechError(Exception):
