@@ -51,8 +51,10 @@ def read_segments(text: str) -> tuple[Segment, ...]:
     ServerError for anything else, and for times that are not finite."""
     try:
         found = json.loads(text) if text else []
-        segments = tuple(Segment(float(one["start"]), float(one["end"]), str(one["text"])) for one in found)
-    except (KeyError, TypeError, ValueError) as error:
+        segments = tuple(
+            Segment(float(one["start"]), float(one["end"]), str(one["text"]), one.get("speaker")) for one in found
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ServerError(f"The server sent segments that this client cannot read: {text[:80]!r} ({error!r})") from None
     for segment in segments:
         if not (math.isfinite(segment.start) and math.isfinite(segment.end)):

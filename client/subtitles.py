@@ -138,7 +138,10 @@ class JsonWriter(TranscriptWriter):
             "language": transcript.language,
             "duration": seconds,
             "finish_reason": transcript.finish_reason,
-            "segments": [vars(segment) for segment in transcript.segments],
+            "segments": [
+                {name: value for name, value in vars(segment).items() if value is not None}
+                for segment in transcript.segments
+            ],
         }
         self._push(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
 

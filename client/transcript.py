@@ -13,11 +13,13 @@ from client.stream import ChunkStream
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of speech: ``start`` and ``end`` in seconds from the beginning of the recording, and what was said."""
+    """A stretch of speech: ``start`` and ``end`` in seconds from the beginning of the recording, and what was said.
+    ``speaker``: 1, 2 … within a window of the recording, from models that tell speakers apart; None from others."""
 
     start: float
     end: float
     text: str
+    speaker: int | None = None
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ def test_a_request_with_fields_replaced() -> None:
 
 def test_segments() -> None:
     assert read_segments("") == read_segments("[]") == ()
-    found = read_segments('[{"start": 0, "end": 1.5, "text": " Hi.", "speaker": 1}]')
-    assert found == (Segment(0.0, 1.5, " Hi."),)
+    found = read_segments('[{"start": 0, "end": 1.5, "text": " Hi.", "speaker": 2, "mood": 1}]')
+    assert found == (Segment(0.0, 1.5, " Hi.", 2),)
 
 
 @pytest.mark.parametrize(
