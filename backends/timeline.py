@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 STATIONS = (
@@ -20,6 +21,18 @@ STATIONS = (
     "last_chunk",  # ... and the last
     "vocoder_first",  # the vocoder sent the first audio
     "vocoder_last",  # ... and the last
+)
+#: The stations of a transcription: its first window's, but for the last, which is the whole's.
+ASR_STATIONS = (
+    "received",  # asr_prompt took the request
+    "audio",  # its audio was decoded, resampled and cut into windows
+    "built",  # the features were made
+    "encoded",  # asr_encoder had answered with states
+    "queued",  # the decoder accepted it
+    "scheduled",  # it got a slot
+    "first_step",  # its prompt was read, its first decode step began
+    "first_chunk",  # the decoder handed over the first tokens
+    "last_chunk",  # ... and the last of the last window
 )
 # The station that each one waits for: the one before it, but for the vocoder, which is at work while the decoder goes
 # on. The first audio of a long text leaves before the decoder's last chunk.
@@ -49,12 +62,12 @@ class Timeline:
         """What :meth:`to_json` wrote; an empty timeline for an empty string."""
         return cls(json.loads(text) if text else {})
 
-    def relative(self) -> dict[str, float]:
-        """Seconds since the first stamp, in the order of the stations."""
+    def relative(self, stations: Sequence[str] = STATIONS) -> dict[str, float]:
+        """Seconds since the first stamp, in the order of ``stations``."""
         if not self.stamps:
             return {}
         start = min(self.stamps.values())
-        return {name: round(self.stamps[name] - start, 6) for name in STATIONS if name in self.stamps}
+        return {name: round(self.stamps[name] - start, 6) for name in stations if name in self.stamps}
 
     def spans(self) -> dict[str, float]:
         """Seconds that each station took: ``queued`` is the time from built to queued, ``vocoder_first`` that from the

@@ -1,6 +1,6 @@
-"""Client of a Voxstage server: text in, speech out, chunk by chunk. Needs numpy and tritonclient[grpc] alone."""
+"""Client of a Voxstage server: text to speech and back, in chunks. Needs numpy and tritonclient[grpc] alone."""
 
-from client.aio import AsyncSpeechClient
+from client.aio import AsyncSpeechClient, AsyncTranscriber
 from client.chunk import AudioChunk
 from client.errors import (
     Cancelled,
@@ -15,14 +15,15 @@ from client.errors import (
 )
 from client.health import Health
 from client.playback import Playback
-from client.request import SpeechRequest
-from client.speech import Speech
-from client.stream import SpeechStream
-from client.sync import SpeechClient, SyncSpeechStream
+from client.request import SpeechRequest, TranscriptionRequest
+from client.speech import Speech, SpeechStream
+from client.sync import SpeechClient, SyncSpeechStream, SyncTranscriptStream, Transcriber
+from client.transcript import Segment, Transcript, TranscriptChunk, TranscriptStream
 from client.wav import WavWriter
 
 __all__ = [
     "AsyncSpeechClient",
+    "AsyncTranscriber",
     "AudioChunk",
     "Cancelled",
     "ClientClosed",
@@ -30,6 +31,7 @@ __all__ = [
     "Health",
     "InvalidArgument",
     "Playback",
+    "Segment",
     "ServerError",
     "Speech",
     "SpeechClient",
@@ -39,6 +41,12 @@ __all__ = [
     "StreamBroken",
     "StreamTimeout",
     "SyncSpeechStream",
+    "SyncTranscriptStream",
+    "Transcriber",
+    "Transcript",
+    "TranscriptChunk",
+    "TranscriptStream",
+    "TranscriptionRequest",
     "Unavailable",
     "WavWriter",
 ]

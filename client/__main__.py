@@ -1,4 +1,4 @@
-"""``python -m client``: speak, health and bench. Messages go to stderr; exit codes are in each command's help."""
+"""``python -m client``: speak, transcribe, health and bench. Messages go to stderr; each help has the exit codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from client.commands import bench, health, speak
+from client.commands import bench, health, speak, transcribe
 from client.errors import InvalidArgument, SpeechError
 
 INTERRUPTED = 130
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m client", description="Talks to a Voxstage server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (speak, health, bench):
+    for command in (speak, transcribe, health, bench):
         command.add_parser(commands)
     return parser
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         where = f" to {error.filename}" if error.filename else ""
-        print(f"The audio could not be written{where}: {error.strerror or error}.", file=sys.stderr)
+        print(f"The output could not be written{where}: {error.strerror or error}.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted; the request was cancelled.", file=sys.stderr)

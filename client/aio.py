@@ -1,40 +1,31 @@
-"""The asyncio client."""
+"""The asyncio clients: text to speech, and speech to text."""
 
 from __future__ import annotations
 
-import asyncio
-import weakref
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from tritonclient.grpc import InferInput, InferRequestedOutput
-from tritonclient.grpc.aio import InferenceServerClient
-from tritonclient.utils import InferenceServerException
+from client.connection import Connection
+from client.errors import ServerError
+from client.request import SpeechRequest, TranscriptionRequest, make_request, make_transcription
+from client.response import read_chunk, read_transcript
+from client.speech import Speech, SpeechStream, gather
+from client.tensors import Audio
+from client.transcript import Transcript, TranscriptStream, join, murmur
 
-from client.errors import ClientClosed, InvalidArgument, ServerError
-from client.health import Health, check
-from client.request import SpeechRequest, make_request
-from client.speech import Speech, gather
-from client.stream import Deadlines, SpeechStream, no_server
-
-MAX_MESSAGE_BYTES = 2**31 - 1
+CANARY = "Hi."
 
 
-class AsyncSpeechClient:
-    """Streams speech from a Voxstage server over one gRPC channel. Belongs to one event loop.
+class AsyncSpeechClient(Connection):
+    """Streams speech from a Voxstage server. See Connection for the parameters.
 
-    url                  host and gRPC port
-    model                name of the ensemble
-    chunk_timeout        seconds to wait for every chunk after the first
-    first_chunk_timeout  seconds to wait for the first chunk, waiting in the server's queue included
-    outputs              names of the outputs to ask for; None: all that the model has
-
-    Streams of one client are independent: each has a gRPC call of its own, and ending one leaves the others alone.
-
-        async with AsyncSpeechClient() as client:
-            async for chunk in client.stream("Hello.", seed=7):
-                play(chunk.audio)
+    async with AsyncSpeechClient() as client:
+        async for chunk in client.stream("Hello.", seed=7):
+            play(chunk.audio)
     """
+
+    task = "speak"
 
     def __init__(
         self,
@@ -45,32 +36,9 @@ class AsyncSpeechClient:
         first_chunk_timeout: float = 60.0,
         outputs: Sequence[str] | None = None,
     ) -> None:
-        for name, seconds in (("chunk_timeout", chunk_timeout), ("first_chunk_timeout", first_chunk_timeout)):
-            if not seconds > 0:
-                raise InvalidArgument(f"{seconds} is not a time to wait; give seconds above 0", field=name)
-        if "://" in url:
-            raise InvalidArgument(f"{url!r} has a scheme; give host:port of the gRPC port", field="url")
-        self.url = url
-        self.model = model
-        self.outputs = None if outputs is None else tuple(outputs)
-        self.deadlines = Deadlines(first_chunk_timeout, chunk_timeout)
-        self._triton: InferenceServerClient | None = None
-        self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
-        self._closed = False
-
-    async def __aenter__(self) -> AsyncSpeechClient:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Cancel every stream, then close the channel. May be called more than once."""
-        self._closed = True
-        await asyncio.gather(*(stream.aclose() for stream in list(self._streams)))
-        triton, self._triton = self._triton, None
-        if triton is not None:
-            await triton.close()
+        super().__init__(
+            url, model=model, chunk_timeout=chunk_timeout, first_chunk_timeout=first_chunk_timeout, outputs=outputs
+        )
 
     def stream(self, text: str | bytes | SpeechRequest, **params: Any) -> SpeechStream:
         """Speak ``text``; the parameters are the fields of SpeechRequest. The request goes out at the first ``anext``.
@@ -78,10 +46,8 @@ class AsyncSpeechClient:
         Raises InvalidArgument at once for a value that cannot be sent. Iterating raises InvalidArgument, Unavailable,
         Cancelled or ServerError (the server's answer), ConnectionFailed, StreamTimeout, or StreamBroken.
         """
-        if self._closed:
-            raise ClientClosed("This client was closed; make a new one")
-        inputs = make_request(text, params).inputs()
-        stream = SpeechStream(lambda: self._open(inputs), self.deadlines, self.url)
+        self._check_open()
+        stream = SpeechStream(self._source(make_request(text, params).inputs(), read_chunk, "audio"))
         self._streams.add(stream)
         return stream
 
@@ -90,57 +56,56 @@ class AsyncSpeechClient:
         async with self.stream(text, **params) as stream:
             return gather([chunk async for chunk in stream], stream.started_at)
 
-    async def health(self) -> Health:
-        """Ask the server and speak a canary. Never raises for a server that is ill: the answer says what is wrong."""
-        if self._closed:
-            raise ClientClosed("This client was closed; make a new one")
-        return await check(self, self._connect())
-
-    async def metadata(self) -> dict[str, Any]:
-        """What Triton says of itself (``server``) and of the model (``model``): names, versions, inputs, outputs.
-
-        Raises ConnectionFailed when no server answers, ServerError when it refuses the question.
-        """
-        triton, seconds = self._connect(), self.deadlines.chunk
-        try:
-            server = await triton.get_server_metadata(as_json=True, client_timeout=seconds)
-            model = await triton.get_model_metadata(self.model, as_json=True, client_timeout=seconds)
-        except InferenceServerException as error:
-            if str(error.status()) in ("StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"):
-                raise no_server(self.url, str(error.message())) from None
-            raise ServerError(f"The server at {self.url} did not say what it has ({error.message()})") from None
-        return {"server": server, "model": model}
-
-    def _connect(self) -> InferenceServerClient:
-        """The Triton client. Made late: a grpc.aio channel belongs to the loop that runs when it is made."""
-        if self._closed:
-            raise ClientClosed("This client was closed; make a new one")
-        if self._triton is None:
-            self._triton = InferenceServerClient(self.url, channel_args=_channel_args(self.url))
-        return self._triton
-
-    def _open(self, inputs: list[InferInput]) -> Any:
-        request: dict[str, Any] = {"model_name": self.model, "inputs": inputs}
-        if self.outputs is not None:
-            request["outputs"] = [InferRequestedOutput(name) for name in self.outputs]
-        return self._connect().stream_infer(_one_request(request))
+    async def canary(self) -> float:
+        """One frame of speech."""
+        speech = await self.synthesize(CANARY, max_frames=1)
+        if len(speech.audio) == 0:
+            raise ServerError("The canary came back without audio")
+        return speech.timings.first_chunk_s
 
 
-async def _one_request(request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    # One request, then the sending half of the call closes. The server ends the call when that request is done,
-    # which is how a stream without a last chunk shows (the asyncio stream_infer has no enable_empty_final_response).
-    yield request
+class AsyncTranscriber(Connection):
+    """Streams the text of recordings from a Voxstage server. See Connection for the parameters.
 
+        async with AsyncTranscriber() as client:
+            async for chunk in client.stream("meeting.mp3"):
+                print(chunk.text, end="", flush=True)
 
-def _channel_args(url: str) -> list[tuple[str, int]]:
-    args = [
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        # A server that restarts is found again within a second, not after gRPC's usual two minutes.
-        ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.max_reconnect_backoff_ms", 1000),
-    ]
-    host = url.rpartition(":")[0].strip("[]")
-    if host in ("localhost", "::1") or host.startswith("127."):
-        args.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach our own loopback
-    return args
+    ``chunk_timeout`` is longer than that of speech: a window of a long recording may wait in the server's queue.
+    """
+
+    task = "transcribe"
+
+    def __init__(
+        self,
+        url: str = "localhost:8001",
+        *,
+        model: str = "asr",
+        chunk_timeout: float = 60.0,
+        first_chunk_timeout: float = 60.0,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(
+            url, model=model, chunk_timeout=chunk_timeout, first_chunk_timeout=first_chunk_timeout, outputs=outputs
+        )
+
+    def stream(self, audio: Audio | TranscriptionRequest, **params: Any) -> TranscriptStream:
+        """Write down ``audio``; the parameters are the fields of TranscriptionRequest. A file is read at once, the
+        request goes out at the first ``anext``. Errors as in AsyncSpeechClient.stream."""
+        self._check_open()
+        stream = TranscriptStream(self._source(make_transcription(audio, params).inputs(), read_transcript, "text"))
+        self._streams.add(stream)
+        return stream
+
+    async def transcribe(self, audio: Audio | TranscriptionRequest, **params: Any) -> Transcript:
+        """Write down ``audio`` and wait for all of it. Errors as in ``stream``."""
+        async with self.stream(audio, **params) as stream:
+            return join([chunk async for chunk in stream], stream.started_at)
+
+    async def canary(self) -> float:
+        """A second of a murmur, and one token: what it is heard as does not matter."""
+        samples, rate = murmur()
+        began = time.monotonic()
+        async with self.stream(samples, sample_rate=rate, max_tokens=1) as stream:
+            arrivals = [chunk.received_at async for chunk in stream]
+        return arrivals[0] - began

@@ -15,8 +15,8 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
-#: The first word of a problem whose subject is the field.
-PREDICATES = ("has", "holds", "is", "makes", "needs")
+#: The first word of a problem whose subject is the field, or begins with it.
+PREDICATES = ("and", "begins", "cannot", "has", "holds", "is", "makes", "means", "needs")
 
 
 class SpeechError(Exception):
@@ -86,7 +86,7 @@ class StreamBroken(SpeechError):
     """The stream began and then failed: an error in its last chunk, a chunk missing, or no last chunk at all.
 
     ``code`` is the server's code where it gave one, else ``BROKEN``: there was no end at all. The chunks received
-    before are good audio, but not all of it.
+    before are good, but not all of it.
     """
 
     code = "BROKEN"
@@ -142,11 +142,11 @@ def from_message(message: str) -> SpeechError:
     return ServerError(f"The server failed: {sentence(rest)} Its log says more", detail=rest)
 
 
-def broken_by_server(message: str, chunks: int) -> StreamBroken:
-    """The error for a stream that the server ended with ``message`` after ``chunks`` good chunks."""
+def broken_by_server(message: str, chunks: int, cargo: str = "audio") -> StreamBroken:
+    """The error for a stream of ``cargo`` that the server ended with ``message`` after ``chunks`` good chunks."""
     code, rest = split_message(message)
     what = sentence(f"The stream broke after {count(chunks, 'chunk')}: {rest or 'the server gave no reason'}")
-    return StreamBroken(f"{what} The audio is incomplete; send the request again", detail=rest, code=code)
+    return StreamBroken(f"{what} The {cargo} is incomplete; send the request again", detail=rest, code=code)
 
 
 def count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Is the server able to speak? Triton's own health routes stay at 200 when a stage is dead, so a canary must speak."""
+"""Is the server able to work? Triton's own health routes stay at 200 when a stage is dead, so a canary must sing."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from client.stream import no_server
 if TYPE_CHECKING:
     from tritonclient.grpc.aio import InferenceServerClient
 
-    from client.aio import AsyncSpeechClient
-
-CANARY = "Hi."
+    from client.connection import Connection
 
 
 @dataclass(frozen=True)
 class Health:
     """What ``health()`` found.
 
-    ok          the canary spoke, and nothing else was wrong
+    ok          the canary was answered, and nothing else was wrong
     live        the server answers
     ready       the server says that it is ready
-    models      state by model name, as the server's index has it (``READY`` or what is wrong)
-    latency_s   seconds until the canary's first chunk; None when it did not speak
+    models      state by model name, as the server's index has it (``READY``, what is wrong, or "" for a model that it
+                was not asked to load)
+    latency_s   seconds until the canary's first chunk; None when none came
     problem     one sentence, "" when ok
     """
 
@@ -42,36 +41,39 @@ class Health:
         return asdict(self)
 
 
-async def check(client: AsyncSpeechClient, triton: InferenceServerClient) -> Health:
-    """Server live, server ready, models ready, then the canary: one frame of speech."""
+async def check(client: Connection, triton: InferenceServerClient) -> Health:
+    """Server live, server ready, models ready, then the client's canary."""
     seconds = client.deadlines.chunk
     live = ready = False
     models: dict[str, str] = {}
     try:
         live = bool(await triton.is_server_live(client_timeout=seconds))
         ready = bool(await triton.is_server_ready(client_timeout=seconds))
-        index = await triton.get_model_repository_index(client_timeout=seconds)
-        models = {m.name: m.state if m.state == "READY" else f"{m.state} {m.reason}".strip() for m in index.models}
+        models = await model_states(triton, seconds)
     except InferenceServerException as error:
         return Health(False, live, ready, models, None, _call_problem(client.url, error, seconds))
     problem = _model_problem(client.model, ready, models)
     if problem:
         return Health(False, live, ready, models, None, problem)
     try:
-        speech = await client.synthesize(CANARY, max_frames=1)
+        latency = await client.canary()
     except SpeechError as error:
-        problem = f"The server says it is ready, but it cannot speak. {error}"
+        problem = f"The server says it is ready, but it cannot {client.task}. {error}"
         return Health(False, live, ready, models, None, problem)
-    if len(speech.audio) == 0:
-        problem = "The server says it is ready, but the canary came back without audio."
-        return Health(False, live, ready, models, None, problem)
-    return Health(True, live, ready, models, speech.timings.first_chunk_s, "")
+    return Health(True, live, ready, models, latency, "")
+
+
+async def model_states(triton: InferenceServerClient, seconds: float) -> dict[str, str]:
+    """``Health.models``. Raises what tritonclient raises."""
+    index = await triton.get_model_repository_index(client_timeout=seconds)
+    return {m.name: m.state if m.state == "READY" else f"{m.state} {m.reason}".strip() for m in index.models}
 
 
 def _model_problem(model: str, ready: bool, models: dict[str, str]) -> str:
-    ill = [f"{name} is {state or 'not loaded'}" for name, state in sorted(models.items()) if state != "READY"]
-    if model not in models:
-        known = ", ".join(sorted(models)) or "none"
+    # Without a state: in the repository, but never asked for (serve.py --pipelines).
+    ill = [f"{name} is {state}" for name, state in sorted(models.items()) if state not in ("", "READY")]
+    if not models.get(model):
+        known = ", ".join(sorted(name for name, state in models.items() if state)) or "none"
         return f"The server has no model {model!r}; it has: {known}."
     if ill:
         return sentence(f"Not all models are ready: {'; '.join(ill)}")

@@ -1,19 +1,19 @@
-"""One request for speech, and how it becomes the input tensors of the Triton model."""
+"""One request, for speech or for a transcript, and how it becomes the input tensors of the Triton model."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tritonclient.grpc import InferInput
-from tritonclient.utils import np_to_triton_dtype
 
 from client.errors import InvalidArgument
+from client.tensors import Audio, array_input, bytes_input, clip_inputs, encode, floating, integer, replaced
+
+R = TypeVar("R", bound="SpeechRequest | TranscriptionRequest")
 
 FORMATS = ("f32", "s16")
 INTEGERS: dict[str, type[np.signedinteger]] = {
@@ -23,9 +23,11 @@ INTEGERS: dict[str, type[np.signedinteger]] = {
     "first_chunk_frames": np.int32,
     "chunk_frames": np.int32,
     "reference_sample_rate": np.int32,
+    "sample_rate": np.int32,
+    "max_tokens": np.int32,
 }
 FLOATS = ("temperature", "top_p")
-STRINGS = ("voice", "reference_text")
+STRINGS = ("voice", "reference_text", "language", "context")
 
 
 @dataclass
@@ -64,7 +66,7 @@ class SpeechRequest:
     first_chunk_frames: int | None = None
     chunk_frames: int | None = None
     voice: str | None = None
-    reference_audio: np.ndarray | bytes | str | os.PathLike[str] | None = field(default=None, compare=False)
+    reference_audio: Audio | None = field(default=None, compare=False)
     reference_sample_rate: int | None = None
     reference_text: str | bytes | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -76,131 +78,79 @@ class SpeechRequest:
         """
         if self.format not in FORMATS:
             raise InvalidArgument(f"{self.format!r} is unknown to this client; use f32 or s16", field="format")
-        tensors = [_bytes_input("text", _encode(self.text)), _bytes_input("format", self.format.encode())]
-        for name, dtype in INTEGERS.items():
-            value = getattr(self, name)
-            if value is not None:
-                tensors.append(_input(name, _integer(name, value, dtype)))
-        for name in FLOATS:
-            value = getattr(self, name)
-            if value is not None:
-                tensors.append(_input(name, _float(name, value)))
-        for name in STRINGS:
-            value = getattr(self, name)
-            if value is not None:
-                tensors.append(_bytes_input(name, _encode(value, name)))
+        tensors = [bytes_input("text", encode(self.text)), bytes_input("format", self.format.encode())]
+        tensors += _fields(self)
         if self.reference_audio is not None:
-            tensors.extend(_clip(self.reference_audio))
-        tensors = [tensor for tensor in tensors if tensor.name() not in self.extra]
-        tensors.extend(_extra_input(name, value) for name, value in self.extra.items() if value is not None)
-        return tensors
+            names = ("reference_file", "reference_audio", "reference_channels")
+            tensors += clip_inputs(self.reference_audio, "reference_audio", *names)
+        return replaced(tensors, self.extra)
+
+
+@dataclass
+class TranscriptionRequest:
+    """A recording and what to know about it. A field that is None is not sent, and the server uses its own default.
+
+    audio        a path or the bytes of a wav, flac, mp3 or ogg file, or samples: an array [n] or [n, channels] of
+                 floats (full scale 1) or 16-bit integers
+    sample_rate  samples a second of an array; a file says it itself
+    language     what is spoken, by the name or code that the model knows; None lets it find out
+    context      words that may be spoken, names above all
+    max_tokens   the most tokens of each window of the recording
+    temperature  0 is greedy
+    seed         0 … 2⁶³−1
+    extra        more inputs by name, as in SpeechRequest
+
+    Values go out unchecked, as in SpeechRequest. Only an array without ``sample_rate`` is refused here.
+    """
+
+    audio: Audio = field(compare=False)
+    sample_rate: int | None = None
+    language: str | None = None
+    context: str | bytes | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def inputs(self) -> list[InferInput]:
+        """The input tensors, of shape [1] except for samples. Reads the file that ``audio`` names.
+
+        Raises InvalidArgument for a value that fits no tensor, and for a file that cannot be read.
+        """
+        names = ("audio_file", "audio", "channels")
+        if isinstance(self.audio, np.ndarray) and self.sample_rate is None and "sample_rate" not in self.extra:
+            raise InvalidArgument("is missing; an array needs its samples a second", field="sample_rate")
+        return replaced(clip_inputs(self.audio, "audio", *names) + _fields(self), self.extra)
 
 
 def make_request(text: str | bytes | SpeechRequest, params: Mapping[str, Any]) -> SpeechRequest:
     """A request from a text and keyword parameters, or a request with some of its fields replaced."""
-    known = {f.name for f in dataclasses.fields(SpeechRequest)} - {"text"}
+    return _make(SpeechRequest, "text", text, params)
+
+
+def make_transcription(audio: Audio | TranscriptionRequest, params: Mapping[str, Any]) -> TranscriptionRequest:
+    """A request from a recording and keyword parameters, or a request with some of its fields replaced."""
+    return _make(TranscriptionRequest, "audio", audio, params)
+
+
+def _make(kind: type[R], first: str, given: Any, params: Mapping[str, Any]) -> R:
+    known = {f.name for f in dataclasses.fields(kind)} - {first}
     for name in params:
         if name not in known:
             raise InvalidArgument(f"is not a field of a request; use one of {', '.join(sorted(known))}", field=name)
-    if isinstance(text, SpeechRequest):
-        return dataclasses.replace(text, **params)
-    return SpeechRequest(text, **params)
+    return dataclasses.replace(given, **params) if isinstance(given, kind) else kind(given, **params)
 
 
-def _clip(audio: object) -> list[InferInput]:
-    """``reference_audio`` and ``reference_channels``, or ``reference_file``."""
-    if isinstance(audio, (bytes, bytearray)):
-        return [_bytes_input("reference_file", bytes(audio))]
-    if isinstance(audio, (str, os.PathLike)):
-        try:
-            return [_bytes_input("reference_file", Path(audio).read_bytes())]
-        except OSError as error:
-            raise InvalidArgument(
-                f"the file {os.fspath(audio)} cannot be read: {error.strerror}", field="reference_audio"
-            ) from None
-    if not isinstance(audio, np.ndarray):
-        raise InvalidArgument(
-            f"a {type(audio).__name__} is no clip; give an array, a path or a file's bytes",
-            field="reference_audio",
-        )
-    if audio.ndim not in (1, 2):
-        raise InvalidArgument(
-            f"an array of shape {list(audio.shape)} is no clip; give [n] or [n, channels]", field="reference_audio"
-        )
-    if audio.dtype == np.int16:
-        samples = audio.astype(np.float32) / 32768
-    elif np.issubdtype(audio.dtype, np.floating):
-        samples = audio.astype(np.float32)
-    else:
-        raise InvalidArgument(
-            f"an array of {audio.dtype} is no clip; give floats (full scale 1) or int16", field="reference_audio"
-        )
-    channels = audio.shape[1] if audio.ndim == 2 else 1
-    return [
-        _input("reference_audio", np.ascontiguousarray(samples).reshape(-1)),
-        _input("reference_channels", np.array([channels], dtype=np.int32)),
-    ]
-
-
-def _encode(text: object, name: str = "text") -> bytes:
-    if isinstance(text, bytes):
-        return text
-    if not isinstance(text, str):
-        raise InvalidArgument(f"{text!r} is a {type(text).__name__}; give a str or bytes", field=name)
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        broken = text[error.start]
-        raise InvalidArgument(
-            f"character {error.start} is {broken!r}, half a surrogate pair, which UTF-8 cannot hold", field=name
-        ) from None
-
-
-def _integer(name: str, value: object, dtype: type[np.signedinteger]) -> np.ndarray:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise InvalidArgument(f"{value!r} is a {type(value).__name__}; give an integer", field=name)
-    limits = np.iinfo(dtype)
-    if value > limits.max:
-        raise InvalidArgument(f"{value} is above {limits.max}, the largest value that can be sent", field=name)
-    if value < limits.min:
-        raise InvalidArgument(f"{value} is below {limits.min}, the smallest value that can be sent", field=name)
-    return np.array([value], dtype=dtype)
-
-
-def _float(name: str, value: object) -> np.ndarray:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise InvalidArgument(f"{value!r} is a {type(value).__name__}; give a number", field=name)
-    try:
-        with np.errstate(over="ignore"):
-            return np.array([value], dtype=np.float32)  # beyond FP32 this is inf, which the server refuses by name
-    except OverflowError:
-        raise InvalidArgument(f"{value} is too large for a 32-bit float", field=name) from None
-
-
-def _extra_input(name: str, value: object) -> InferInput:
-    if isinstance(value, np.ndarray):
-        return _input(name, value)
-    if isinstance(value, (str, bytes)):
-        return _bytes_input(name, _encode(value))
-    if isinstance(value, bool):
-        return _input(name, np.array([value], dtype=np.bool_))
-    if isinstance(value, int):
-        return _input(name, _integer(name, value, np.int64))
-    if isinstance(value, float):
-        return _input(name, _float(name, value))
-    raise InvalidArgument(
-        f"a {type(value).__name__} cannot be sent; give an array, str, bytes, bool, int or float", field=name
-    )
-
-
-def _bytes_input(name: str, value: bytes) -> InferInput:
-    return _input(name, np.array([value], dtype=np.object_))
-
-
-def _input(name: str, array: np.ndarray) -> InferInput:
-    datatype = np_to_triton_dtype(array.dtype)
-    if datatype is None:
-        raise InvalidArgument(f"arrays of dtype {array.dtype} cannot be sent to Triton", field=name)
-    tensor = InferInput(name, list(array.shape), datatype)
-    tensor.set_data_from_numpy(array)
-    return tensor
+def _fields(request: SpeechRequest | TranscriptionRequest) -> list[InferInput]:
+    """The fields that both requests send in one way, those that are set."""
+    tensors = []
+    for name, value in ((f.name, getattr(request, f.name)) for f in dataclasses.fields(request)):
+        if value is None:
+            continue
+        if name in INTEGERS:
+            tensors.append(array_input(name, integer(name, value, INTEGERS[name])))
+        elif name in FLOATS:
+            tensors.append(array_input(name, floating(name, value)))
+        elif name in STRINGS:
+            tensors.append(bytes_input(name, encode(value, name)))
+    return tensors

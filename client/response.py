@@ -1,4 +1,4 @@
-"""Reading one response of the Triton model: its outputs become a chunk."""
+"""Reading one response of a Triton model: its outputs become a chunk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tritonclient.grpc import InferResult
 
 from client.chunk import AudioChunk
 from client.errors import ServerError
+from client.transcript import Segment, TranscriptChunk
 
 
 def read_chunk(result: InferResult, received_at: float) -> tuple[AudioChunk, str]:
@@ -27,6 +28,38 @@ def read_chunk(result: InferResult, received_at: float) -> tuple[AudioChunk, str
     if chunk.audio.dtype not in (np.float32, np.int16):
         raise ServerError(f"The server sent audio of dtype {chunk.audio.dtype}; this client reads float32 and int16")
     return chunk, _text(result, "error")
+
+
+def read_transcript(result: InferResult, received_at: float) -> tuple[TranscriptChunk, str]:
+    """The chunk in a response, and the text of its ``error`` output. Raises ServerError when an output is missing, or
+    ``segments`` is not what it should be."""
+    chunk = TranscriptChunk(
+        text=_text(result, "text"),
+        segments=read_segments(_text(result, "segments")),
+        language=_text(result, "detected_language"),
+        index=int(_output(result, "chunk_index").reshape(-1)[0]),
+        final=bool(_output(result, "final").reshape(-1)[0]),
+        finish_reason=_text(result, "finish_reason"),
+        received_at=received_at,
+        timeline=read_timeline(result.as_numpy("timeline")),
+    )
+    return chunk, _text(result, "error")
+
+
+def read_segments(text: str) -> tuple[Segment, ...]:
+    """Segments from JSON, a list of objects with ``start`` and ``end`` in seconds and ``text``; "" is none. Raises
+    ServerError for anything else, and for times that are not finite."""
+    try:
+        found = json.loads(text) if text else []
+        segments = tuple(
+            Segment(float(one["start"]), float(one["end"]), str(one["text"]), one.get("speaker")) for one in found
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ServerError(f"The server sent segments that this client cannot read: {text[:80]!r} ({error!r})") from None
+    for segment in segments:
+        if not (math.isfinite(segment.start) and math.isfinite(segment.end)):
+            raise ServerError(f"The server sent a segment from {segment.start} to {segment.end} s")
+    return segments
 
 
 def read_timeline(tensor: np.ndarray | None) -> dict[str, float] | None:

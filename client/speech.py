@@ -9,6 +9,11 @@ import numpy as np
 
 from client.chunk import AudioChunk
 from client.playback import Playback, measure
+from client.stream import ChunkStream
+
+
+class SpeechStream(ChunkStream[AudioChunk]):
+    """A ChunkStream of AudioChunk."""
 
 
 @dataclass(frozen=True)

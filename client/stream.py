@@ -1,8 +1,8 @@
-"""One stream of speech: a gRPC call of its own, read in the background, handed out chunk by chunk.
+"""One stream of speech or of text: a gRPC call of its own, read in the background, handed out chunk by chunk.
 
 Why a call a request: Triton cancels all requests of a gRPC stream together. Calls share the channel, so this costs
 no connection. Why read in the background: a consumer that is slow (a player, a disk) then changes neither the arrival
-times nor the deadline between chunks. What is buffered is at most one utterance.
+times nor the deadline between chunks. What is buffered is at most the answer to one request.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from client.chunk import AudioChunk
 from client.errors import (
     Cancelled,
     ConnectionFailed,
@@ -28,11 +27,27 @@ from client.errors import (
     count,
     from_message,
 )
-from client.response import read_chunk
 
 # How long to wait for the server to close a call after its last response. Cancelling a request that is about to end
 # by itself could still count as a cancel inside the server.
 END_GRACE_S = 2.0
+
+
+class Chunk(Protocol):
+    """What every chunk has, whatever it carries: see AudioChunk."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def final(self) -> bool: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def received_at(self) -> float: ...
+
+
+C = TypeVar("C", bound=Chunk)
+S = TypeVar("S", bound="ChunkStream[Any]")
 
 
 @dataclass(frozen=True)
@@ -43,39 +58,54 @@ class Deadlines:
     chunk: float
 
 
-class SpeechStream:
-    """An asynchronous iterator of AudioChunk. The request goes out at the first ``anext``, or at ``async with``.
+@dataclass(frozen=True)
+class Source(Generic[C]):
+    """Where a stream comes from.
+
+    open_call  sends the request; returns the call, an asynchronous iterator of (result, error)
+    read       a result and its arrival → the chunk and the text of the output ``error``
+    address    host and port, for messages
+    cargo      what the chunks carry, for messages: ``audio`` or ``text``
+    """
+
+    open_call: Callable[[], Any]
+    read: Callable[[Any, float], tuple[C, str]]
+    deadlines: Deadlines
+    address: str
+    cargo: str
+
+
+class ChunkStream(Generic[C]):
+    """An asynchronous iterator of chunks. The request goes out at the first ``anext``, or at ``async with``.
 
     The request is cancelled on the server by ``aclose()``, by leaving ``async with``, by breaking out of ``async for``
     and by dropping the object. A stream that was closed from elsewhere raises Cancelled: it never just ends early.
     """
 
-    def __init__(self, open_call: Callable[[], Any], deadlines: Deadlines, address: str) -> None:
-        self._open_call = open_call
-        self._deadlines = deadlines
-        self._address = address
-        self._queue: asyncio.Queue[AudioChunk | BaseException | None] = asyncio.Queue()
+    def __init__(self, source: Source[C]) -> None:
+        self._source = source
+        self._queue: asyncio.Queue[C | BaseException | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: BaseException | None = None
         self._ended = False
         self.started_at = time.monotonic()
 
-    async def __aenter__(self) -> SpeechStream:
+    async def __aenter__(self: S) -> S:
         self._start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
-    def __aiter__(self) -> AsyncIterator[AudioChunk]:
+    def __aiter__(self) -> AsyncIterator[C]:
         return _Loop(self)
 
-    async def __anext__(self) -> AudioChunk:
+    async def __anext__(self) -> C:
         self._start()
         if not self._ended:
             item = await self._queue.get()
-            if isinstance(item, AudioChunk):
+            if item is not None and not isinstance(item, BaseException):
                 return item
             self._ended, self._end = True, item
         if self._end is None:
@@ -102,7 +132,7 @@ class SpeechStream:
             self.started_at = time.monotonic()
             self._loop = asyncio.get_running_loop()
             # The task holds the queue but not this object, so that dropping this object is noticed and cancels it.
-            self._task = self._loop.create_task(_read(self._open_call, self._deadlines, self._address, self._queue))
+            self._task = self._loop.create_task(_read(self._source, self._queue))
             # A task that is cancelled before its first step never runs its own ending.
             self._task.add_done_callback(partial(_put_closed, self._queue))
 
@@ -110,16 +140,16 @@ class SpeechStream:
         self.cancel()
 
 
-class _Loop:
+class _Loop(Generic[C]):
     """What ``async for`` holds, and nothing else does: its end is the end of the loop, by ``break`` or otherwise."""
 
-    def __init__(self, stream: SpeechStream) -> None:
+    def __init__(self, stream: ChunkStream[C]) -> None:
         self._stream = stream
 
-    def __aiter__(self) -> _Loop:
+    def __aiter__(self) -> _Loop[C]:
         return self
 
-    async def __anext__(self) -> AudioChunk:
+    async def __anext__(self) -> C:
         try:
             return await self._stream.__anext__()
         except BaseException:  # a cancelled task keeps this frame, and so this object, alive in its traceback
@@ -130,21 +160,16 @@ class _Loop:
         self._stream.cancel()
 
 
-async def _read(
-    open_call: Callable[[], Any],
-    deadlines: Deadlines,
-    address: str,
-    queue: asyncio.Queue[AudioChunk | BaseException | None],
-) -> None:
+async def _read(source: Source[C], queue: asyncio.Queue[C | BaseException | None]) -> None:
     """Read one call to its end into ``queue``: chunks, then None (all is well) or the error to raise."""
     call: Any = None
     chunks = 0
     end: BaseException | None = None
     try:
-        call = open_call()
+        call = source.open_call()
         final = False
         while not final:
-            chunk = await _next_chunk(call, chunks, deadlines)
+            chunk = await _next_chunk(call, chunks, source)
             final = chunk.final
             if final:
                 await _expect_end(call, chunks + 1)
@@ -153,7 +178,7 @@ async def _read(
     except asyncio.CancelledError:
         end = _closed()
     except grpc.aio.AioRpcError as error:
-        end = from_rpc_error(error, address, chunks)
+        end = from_rpc_error(error, source.address, chunks, source.cargo)
     except Exception as error:  # a fault of the client itself must reach the consumer, not the loop's log
         end = error
     finally:
@@ -162,9 +187,9 @@ async def _read(
         queue.put_nowait(end)
 
 
-async def _next_chunk(call: Any, chunks: int, deadlines: Deadlines) -> AudioChunk:
+async def _next_chunk(call: Any, chunks: int, source: Source[C]) -> C:
     """The next chunk of the call, checked against its place in the stream."""
-    seconds = deadlines.chunk if chunks else deadlines.first_chunk
+    seconds = source.deadlines.chunk if chunks else source.deadlines.first_chunk
     try:
         result, error = await asyncio.wait_for(call.__anext__(), seconds)
     except asyncio.TimeoutError:
@@ -180,22 +205,22 @@ async def _next_chunk(call: Any, chunks: int, deadlines: Deadlines) -> AudioChun
             ) from None
         raise StreamBroken(
             f"The server ended the stream after {count(chunks, 'chunk')} without a last chunk. "
-            "The audio is incomplete; send the request again"
+            f"The {source.cargo} is incomplete; send the request again"
         ) from None
     received_at = time.monotonic()
     if error is not None:
         message = str(error.message())
         await _end_of(call)
-        raise _at(received_at, broken_by_server(message, chunks) if chunks else from_message(message))
-    chunk, reason = read_chunk(result, received_at)
+        raise _at(received_at, broken_by_server(message, chunks, source.cargo) if chunks else from_message(message))
+    chunk, reason = source.read(result, received_at)
     if chunk.index != chunks:
         raise StreamBroken(
-            f"Chunk {chunk.index} arrived where chunk {chunks} was due. Audio is missing or out of order; "
-            "send the request again"
+            f"Chunk {chunk.index} arrived where chunk {chunks} was due. The {source.cargo} has a gap or is out of "
+            "order; send the request again"
         )
     if chunk.finish_reason == "error":
         await _end_of(call)
-        raise _at(received_at, broken_by_server(reason, chunks))
+        raise _at(received_at, broken_by_server(reason, chunks, source.cargo))
     return chunk
 
 
@@ -218,13 +243,13 @@ async def _end_of(call: Any) -> bool:
     return True
 
 
-def from_rpc_error(error: grpc.RpcError, address: str, chunks: int = 0) -> SpeechError:
+def from_rpc_error(error: grpc.RpcError, address: str, chunks: int = 0, cargo: str = "audio") -> SpeechError:
     """The typed error for a call that gRPC itself ended, after ``chunks`` good chunks."""
     code, details = error.code(), error.details() or "no details"
     if chunks:
         return StreamBroken(
             f"The connection to {address} broke after {count(chunks, 'chunk')} ({code.name}: {details}). "
-            "The audio is incomplete; send the request again"
+            f"The {cargo} is incomplete; send the request again"
         )
     if code == grpc.StatusCode.UNAVAILABLE:
         return no_server(address, details)
@@ -245,7 +270,7 @@ def no_server(address: str, details: str) -> ConnectionFailed:
     )
 
 
-def _put_closed(queue: asyncio.Queue[AudioChunk | BaseException | None], task: asyncio.Task[None]) -> None:
+def _put_closed(queue: asyncio.Queue[C | BaseException | None], task: asyncio.Task[None]) -> None:
     queue.put_nowait(_closed())
 
 

@@ -1,4 +1,4 @@
-"""The synchronous client: the asyncio client on one background thread, so that there is one implementation."""
+"""The synchronous clients: the asyncio clients on one background thread, so that there is one implementation."""
 
 from __future__ import annotations
 
@@ -6,20 +6,64 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from client.aio import AsyncSpeechClient
+from client.aio import AsyncSpeechClient, AsyncTranscriber
 from client.chunk import AudioChunk
+from client.connection import Connection
 from client.errors import ClientClosed
 from client.health import Health
-from client.request import SpeechRequest
+from client.request import SpeechRequest, TranscriptionRequest
 from client.speech import Speech
-from client.stream import SpeechStream
+from client.stream import C, ChunkStream
+from client.tensors import Audio
+from client.transcript import Transcript, TranscriptChunk
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Connection)
+Self = TypeVar("Self", bound="_SyncClient[Any]")
+SelfStream = TypeVar("SelfStream", bound="SyncStream[Any]")
 
 
-class SpeechClient:
+class _SyncClient(Generic[A]):
+    """An asyncio client behind methods that wait."""
+
+    def __init__(self, client: A) -> None:
+        self._client = client
+        self._loop = _shared_loop()
+        # Runs on close(), when the object is dropped, and at the end of the process.
+        self._finalizer = weakref.finalize(self, _close, self._client, self._loop)
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel every stream and close the connection. Who waits for a chunk in another thread gets Cancelled."""
+        self._finalizer()
+
+    def health(self) -> Health:
+        """Ask the server and run a canary. Never raises for a server that is ill: the answer says what is wrong."""
+        return self._run(self._client.health())
+
+    def metadata(self) -> dict[str, Any]:
+        """As Connection.metadata."""
+        return self._run(self._client.metadata())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._finalizer.alive:
+            work.close()
+            raise ClientClosed("This client was closed; make a new one")
+        return _wait(work, self._loop)
+
+
+class SpeechClient(_SyncClient[AsyncSpeechClient]):
     """Streams speech from a Voxstage server. All methods may be called from any thread; streams are independent.
 
     The parameters, the errors and the meaning of everything are those of AsyncSpeechClient.
@@ -37,53 +81,62 @@ class SpeechClient:
         chunk_timeout: float = 10.0,
         first_chunk_timeout: float = 60.0,
     ) -> None:
-        self._client = AsyncSpeechClient(
-            url, model=model, chunk_timeout=chunk_timeout, first_chunk_timeout=first_chunk_timeout
+        super().__init__(
+            AsyncSpeechClient(url, model=model, chunk_timeout=chunk_timeout, first_chunk_timeout=first_chunk_timeout)
         )
-        self._loop = _shared_loop()
-        # Runs on close(), when the object is dropped, and at the end of the process.
-        self._finalizer = weakref.finalize(self, _close, self._client, self._loop)
-
-    @property
-    def url(self) -> str:
-        return self._client.url
-
-    def __enter__(self) -> SpeechClient:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Cancel every stream and close the connection. Who waits for a chunk in another thread gets Cancelled."""
-        self._finalizer()
 
     def stream(self, text: str | bytes | SpeechRequest, **params: Any) -> SyncSpeechStream:
         """Speak ``text``. As AsyncSpeechClient.stream, but the request goes out at once."""
-        return SyncSpeechStream(self._run(self._start(text, params)), self._loop)
+
+        async def start() -> ChunkStream[AudioChunk]:
+            return await self._client.stream(text, **params).__aenter__()
+
+        return SyncSpeechStream(self._run(start()), self._loop)
 
     def synthesize(self, text: str | bytes | SpeechRequest, **params: Any) -> Speech:
         """Speak ``text`` and wait for all of it."""
         return self._run(self._client.synthesize(text, **params))
 
-    def health(self) -> Health:
-        """Ask the server and speak a canary. Never raises for a server that is ill: the answer says what is wrong."""
-        return self._run(self._client.health())
 
-    async def _start(self, text: str | bytes | SpeechRequest, params: dict[str, Any]) -> SpeechStream:
-        return await self._client.stream(text, **params).__aenter__()
+class Transcriber(_SyncClient[AsyncTranscriber]):
+    """Streams the text of recordings from a Voxstage server. All methods may be called from any thread.
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self._finalizer.alive:
-            work.close()
-            raise ClientClosed("This client was closed; make a new one")
-        return _wait(work, self._loop)
+    The parameters, the errors and the meaning of everything are those of AsyncTranscriber.
+
+        with Transcriber() as client:
+            for chunk in client.stream("meeting.mp3"):
+                print(chunk.text, end="", flush=True)
+    """
+
+    def __init__(
+        self,
+        url: str = "localhost:8001",
+        *,
+        model: str = "asr",
+        chunk_timeout: float = 60.0,
+        first_chunk_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(
+            AsyncTranscriber(url, model=model, chunk_timeout=chunk_timeout, first_chunk_timeout=first_chunk_timeout)
+        )
+
+    def stream(self, audio: Audio | TranscriptionRequest, **params: Any) -> SyncTranscriptStream:
+        """Write down ``audio``. As AsyncTranscriber.stream, but the request goes out at once."""
+
+        async def start() -> ChunkStream[TranscriptChunk]:
+            return await self._client.stream(audio, **params).__aenter__()
+
+        return SyncTranscriptStream(self._run(start()), self._loop)
+
+    def transcribe(self, audio: Audio | TranscriptionRequest, **params: Any) -> Transcript:
+        """Write down ``audio`` and wait for all of it."""
+        return self._run(self._client.transcribe(audio, **params))
 
 
-class SyncSpeechStream:
-    """An iterator of AudioChunk. Cancelled on the server by ``close()``, ``with``, ``break`` and dropping it."""
+class SyncStream(Generic[C]):
+    """An iterator of chunks. Cancelled on the server by ``close()``, ``with``, ``break`` and dropping it."""
 
-    def __init__(self, stream: SpeechStream, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, stream: ChunkStream[C], loop: asyncio.AbstractEventLoop) -> None:
         self._stream = stream
         self._loop = loop
 
@@ -92,16 +145,16 @@ class SyncSpeechStream:
         """time.monotonic() in seconds when the request went out."""
         return self._stream.started_at
 
-    def __enter__(self) -> SyncSpeechStream:
+    def __enter__(self: SelfStream) -> SelfStream:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[AudioChunk]:
+    def __iter__(self) -> Iterator[C]:
         return _Loop(self)
 
-    def __next__(self) -> AudioChunk:
+    def __next__(self) -> C:
         chunk = _wait(self._next(), self._loop)
         if chunk is None:
             raise StopIteration
@@ -115,23 +168,31 @@ class SyncSpeechStream:
         """Cancel the request and wait until the call is over."""
         _wait(self._stream.aclose(), self._loop)
 
-    async def _next(self) -> AudioChunk | None:
+    async def _next(self) -> C | None:
         try:
             return await self._stream.__anext__()
         except StopAsyncIteration:  # a future cannot carry the end of an iteration
             return None
 
 
-class _Loop:
+class SyncSpeechStream(SyncStream[AudioChunk]):
+    """A SyncStream of AudioChunk."""
+
+
+class SyncTranscriptStream(SyncStream[TranscriptChunk]):
+    """A SyncStream of TranscriptChunk."""
+
+
+class _Loop(Generic[C]):
     """What ``for`` holds, and nothing else does: its end is the end of the loop, by ``break`` or otherwise."""
 
-    def __init__(self, stream: SyncSpeechStream) -> None:
+    def __init__(self, stream: SyncStream[C]) -> None:
         self._stream = stream
 
-    def __iter__(self) -> _Loop:
+    def __iter__(self) -> _Loop[C]:
         return self
 
-    def __next__(self) -> AudioChunk:
+    def __next__(self) -> C:
         try:
             return self._stream.__next__()
         except BaseException:  # Ctrl-C: the traceback keeps this frame, and so this object, alive
@@ -165,7 +226,7 @@ def _wait(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
         raise
 
 
-def _close(client: AsyncSpeechClient, loop: asyncio.AbstractEventLoop) -> None:
+def _close(client: Connection, loop: asyncio.AbstractEventLoop) -> None:
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,25 +10,19 @@ import torch
 from torch import Tensor
 
 from backends.decoder.chunks import ChunkSchedule
-from backends.decoder.config import EngineConfig
-from backends.decoder.engine import DecoderEngine
-from backends.decoder.metrics import DecoderMetrics
+from backends.decoder.engine_stage import EngineStage
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.decoder.settings import DecoderSettings
-from backends.device import resolve_device, use_threads
 from backends.errors import InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, scalar
 from backends.models.moss_tts_local import MossTTSLocal
-from backends.outbox import Outbox
 from backends.settings import home
 from backends.timeline import Timeline
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_CANCEL_POLL_SECONDS = 0.05
 _STREAM = Number("cancel", 0, 2**63 - 1)
 
 
@@ -66,56 +59,15 @@ class _StreamSink:
         self._stage.forget(self._stream_id)
 
 
-class DecoderStage:
-    """Owns the engine. ``execute`` only queues; responses leave from the outbox."""
+class DecoderStage(EngineStage):
+    """``execute`` only queues; responses leave from the outbox."""
 
     Settings = DecoderSettings
 
     def __init__(self, settings: DecoderSettings, context: StageContext) -> None:
-        device = resolve_device(settings.device)
-        use_threads(settings.num_threads)
-        dtype = _DTYPES.get(settings.dtype, torch.float32 if device.type == "cpu" else torch.bfloat16)
-        folder = home() / settings.checkpoint / "tts"
-        self.settings, self.metrics = settings, DecoderMetrics()
         load = MossTTSLocal.dummy if settings.load_format == "dummy" else MossTTSLocal.load
-        self.model = load(folder, device, dtype, settings.stream_weights)
-        if settings.max_positions > self.model.max_positions:
-            raise InvalidArgument(
-                "tts_decoder.max_positions",
-                f"{settings.max_positions} is above {self.model.max_positions}, the limit of the checkpoint",
-            )
-        self.engine = DecoderEngine(
-            self.model,
-            EngineConfig(
-                max_running=settings.max_running,
-                max_waiting=settings.max_waiting,
-                max_positions=settings.max_positions,
-                prefill_rows=settings.prefill_rows,
-                prefill_pieces=settings.prefill_pieces,
-                deterministic=settings.deterministic,
-                page_rows=settings.page_rows,
-                kv_pages=settings.kv_pages,
-                prefix_cache=settings.prefix_cache,
-                lookahead=settings.lookahead,
-                lookahead_min_batch=settings.lookahead_min_batch,
-                cuda_graph=settings.cuda_graph,
-                cuda_graph_min_free_gib=settings.cuda_graph_min_free_gib,
-                force_frames=settings.force_frames,
-                check_integrity=settings.check_integrity,
-                num_threads=settings.num_threads,
-                nice=settings.nice,
-            ),
-            self.metrics,
-        )
-        context.log.info(
-            "%s: %s on %s, %s, decode buckets %s, %d CUDA graphs",
-            *(context.name, folder, device, dtype, self.engine.buckets, self.engine.graphs),
-        )
-        self.outbox = Outbox("decoder-outbox")
-        self._open: dict[int, StageRequest] = {}
-        self._stop = threading.Event()
-        self._poller = threading.Thread(target=self._poll_cancels, name="decoder-cancels", daemon=True)
-        self._poller.start()
+        super().__init__(settings, context, home() / settings.checkpoint / "tts", load)
+        self.settings, self.model = settings, self.engine.model
 
     def execute(self, request: StageRequest) -> None:
         """Queue a request, or end the stream that ``cancel`` names."""
@@ -134,17 +86,6 @@ class DecoderStage:
         except VoxstageError:
             self.forget(stream_id)
             raise
-
-    def close(self) -> None:
-        """Stop everything; Triton calls it when no request is left."""
-        self._stop.set()
-        self._poller.join()
-        self.engine.close()
-        self.outbox.close()
-
-    def forget(self, stream_id: int) -> None:
-        """The stream has ended; nobody asks about its client any more."""
-        self._open.pop(stream_id, None)
 
     def read(self, request: StageRequest, stream_id: int) -> DecodeRequest:
         """The request behind the tensors. Raises InvalidArgument naming field, value and limit."""
@@ -190,10 +131,3 @@ class DecoderStage:
             if low < 0 or high >= limit:
                 raise InvalidArgument("rows", f"{name} {low if low < 0 else high} is outside 0...{limit - 1}")
         return torch.from_numpy(rows.astype(np.int64))
-
-    def _poll_cancels(self) -> None:
-        """For direct clients: inside an ensemble a running step never sees its cancel, the vocoder tells us."""
-        while not self._stop.wait(_CANCEL_POLL_SECONDS):
-            for stream_id, request in list(self._open.items()):
-                if request.cancelled():
-                    self.engine.cancel(stream_id)

@@ -1,16 +1,16 @@
-"""The parameters of ``tts_decoder``. No torch here: ``serve.py`` reads them before it starts anything."""
+"""The parameters of stages behind a decoder engine. No torch: ``serve.py`` reads them before it starts anything."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from backends.decoder.config import EngineConfig
 from backends.settings import DEVICE, parameter
 
 
 @dataclass(frozen=True)
-class DecoderSettings:
-    """Parameters of ``tts_decoder``; its config.pbtxt documents them."""
+class EngineSettings:
+    """Parameters that every stage behind a :class:`backends.decoder.engine.DecoderEngine` has."""
 
     checkpoint: str = parameter("checkpoints/voice")
     device: str = parameter("auto", form=DEVICE)
@@ -34,16 +34,21 @@ class DecoderSettings:
     cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
     force_frames: int = parameter(0, minimum=0)
     check_integrity: bool = parameter(False)
-    first_chunk_frames: int = parameter(4, minimum=1, maximum=1000)
-    chunk_frames: int = parameter(25, minimum=1, maximum=1000)
-    slowest_rate: float = parameter(0.8, minimum=0.1, maximum=1.0)
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for sizes that do not fit together."""
-        EngineConfig(
-            max_running=self.max_running,
-            max_positions=self.max_positions,
-            kv_pages=self.kv_pages,
-            page_rows=self.page_rows,
-            prefill_rows=self.prefill_rows,
-        ).pages()
+        self.engine_config().pages()
+
+    def engine_config(self) -> EngineConfig:
+        """What an engine is built with."""
+        names = {field.name for field in fields(EngineConfig)}
+        return EngineConfig(**{field.name: getattr(self, field.name) for field in fields(self) if field.name in names})
+
+
+@dataclass(frozen=True)
+class DecoderSettings(EngineSettings):
+    """Parameters of ``tts_decoder``; its config.pbtxt documents them."""
+
+    first_chunk_frames: int = parameter(4, minimum=1, maximum=1000)
+    chunk_frames: int = parameter(25, minimum=1, maximum=1000)
+    slowest_rate: float = parameter(0.8, minimum=0.1, maximum=1.0)

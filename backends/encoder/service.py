@@ -1,15 +1,10 @@
-"""The stage ``audio_encoder``: a clip in, its codes out. One clip at a time, on a thread of its own.
-
-Not decoupled, but it replies later: Triton hands over the next request while a clip is being encoded, so that the
-queue, its bound and the sentence that refuses are this stage's.
-"""
+"""The stage ``audio_encoder``: a clip in, its codes out. One clip at a time, on a thread of its own."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +16,8 @@ from backends.encoder.digest import graph_key
 from backends.encoder.metrics import EncoderMetrics
 from backends.encoder.runtime import Encoder, OnnxEncoder, TorchEncoder
 from backends.encoder.settings import EncoderSettings
-from backends.errors import Cancelled, Internal, InvalidArgument, Unavailable, VoxstageError
+from backends.encoder.worker import EncoderWorker
+from backends.errors import Cancelled, Internal, InvalidArgument, VoxstageError
 from backends.settings import home
 
 if TYPE_CHECKING:
@@ -31,7 +27,7 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 
 
 class AudioEncoderStage:
-    """One thread owns the encoder; ``execute`` checks and queues.
+    """One thread owns the encoder (:class:`EncoderWorker`); ``execute`` checks and queues.
 
     With a codec that only decodes the stage loads and refuses every clip: speech without a clip goes on.
     """
@@ -43,74 +39,38 @@ class AudioEncoderStage:
     def __init__(self, settings: EncoderSettings, context: StageContext) -> None:
         self.settings, self.metrics, self._context = settings, EncoderMetrics(), context
         self._folder = home() / settings.checkpoint / "codec"
-        self._queue: deque[tuple[StageRequest, NDArray[np.float32]]] = deque()
-        self._inside = 0
-        self._wake, self._closing = threading.Condition(), False
-        self._loaded: list[Encoder | Exception] = []
-        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
+        self._worker: EncoderWorker[Encoder, tuple[StageRequest, NDArray[np.float32]]] | None = None
         self._refusal = no_encoder(self._folder)
         if self._refusal is not None:
             context.log.warning("%s: every clip will be refused: %s", context.name, self._refusal)
             return
         self.limits = ClipLimits.load(self._folder, settings.max_seconds)
-        self._thread.start()
-        with self._wake:
-            self._wake.wait_for(lambda: bool(self._loaded))
-        if isinstance(loaded := self._loaded[0], Exception):
-            raise loaded if isinstance(loaded, VoxstageError) else Internal(f"the encoder did not load: {loaded}")
-        context.log.info("%s: %s with %s", context.name, self._folder, loaded.name)
+        self._worker = EncoderWorker("audio_encoder", self._load, self._work, self.metrics, settings.max_waiting)
+        context.log.info("%s: %s with %s", context.name, self._folder, self._worker.encoder.name)
 
     def execute(self, request: StageRequest) -> None:
         """Queue one clip. Raises InvalidArgument for a clip out of its limits, Unavailable when the queue is full."""
         self.metrics.requests.inc()
         try:
-            if self._refusal is not None:
+            if self._worker is None:
                 raise InvalidArgument("audio", f"cannot be encoded: {self._refusal}")
             audio = request.tensor("audio")
             if audio is None:
                 raise InvalidArgument("audio", "is missing")
             self.limits.check(audio)
-            with self._wake:
-                # The clip that is being encoded is not waiting.
-                if len(self._queue) >= self.settings.max_waiting:
-                    raise Unavailable(f"audio_encoder is full: {self.settings.max_waiting} clips wait; try again later")
-                self._queue.append((request, audio[0]))
-                self._count(1)
-                self._wake.notify()
+            self._worker.put((request, audio[0]))
         except VoxstageError:
             self.metrics.refused.inc()
             raise
 
     def close(self) -> None:
         """Encode what is queued, then stop."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        if self._refusal is None:
-            self._thread.join()
+        if self._worker is not None:
+            self._worker.close()
 
-    def _count(self, change: int) -> None:
-        self._inside += change
-        self.metrics.clips.set(self._inside)
-
-    def _run(self) -> None:
-        try:
-            encoder: Encoder | Exception = self._load()
-        except Exception as error:
-            encoder = error
-        with self._wake:
-            self._loaded.append(encoder)
-            self._wake.notify()
-        if not isinstance(encoder, Exception):
-            while (job := self._next()) is not None:
-                self._answer(encoder, *job)
-                with self._wake:
-                    self._count(-1)
-
-    def _next(self) -> tuple[StageRequest, NDArray[np.float32]] | None:
-        with self._wake:
-            self._wake.wait_for(lambda: bool(self._queue) or self._closing)
-            return self._queue.popleft() if self._queue else None
+    def _work(self, encoder: Encoder, jobs: Sequence[tuple[StageRequest, NDArray[np.float32]]]) -> None:
+        for request, audio in jobs:
+            self._answer(encoder, request, audio)
 
     def _answer(self, encoder: Encoder, request: StageRequest, audio: NDArray[np.float32]) -> None:
         try:

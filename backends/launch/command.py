@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from backends.launch.options import Options
@@ -10,12 +10,21 @@ from backends.launch.triton import Triton
 
 
 def triton_command(
-    triton: Triton, backends: Path, options: Options, ports: Mapping[str, int], shm_prefix: str
+    triton: Triton,
+    backends: Path,
+    options: Options,
+    ports: Mapping[str, int],
+    shm_prefix: str,
+    only: Sequence[str] = (),
 ) -> list[str]:
-    """``ports``: service → port. ``shm_prefix``: how the names of the server's /dev/shm regions begin."""
+    """``ports``: service → port. ``shm_prefix``: how the names of the server's /dev/shm regions begin. ``only``: models
+    to load; none: all that the repositories hold.
+    """
     command = [str(triton.server), "--backend-directory", str(backends)]
     for repository in options.repositories:
         command += ["--model-repository", str(repository)]
+    if only:
+        command += ["--model-control-mode", "explicit", *(f"--load-model={name}" for name in only)]
     for service, port in ports.items():
         command += [f"--{service}-address", options.host, f"--{service}-port", str(port)]
     # Our configs are complete. Completing them would start every Python stage, and import torch, a second time.

@@ -8,28 +8,30 @@ import queue
 from collections.abc import Mapping
 from typing import Any
 
-#: The model whose request is the canary, and the request: the shortest thing that passes every stage.
-CANARY_MODEL = "tts"
-_CANARY_TEXT = b"Hi."
-_CANARY_FRAMES = 1
+from backends.launch.canary import canary_tensors
 
 
 class Health:
     """Questions to the server at ``host``.
 
     ``ports``: those of the services ``http``, ``grpc`` and ``metrics``.
-    ``canary_inputs``: the input names of the canary's model; None where that model is not served.
+    ``canaries``: the models that test requests go to, with the names of their inputs.
     """
 
-    def __init__(self, host: str, ports: Mapping[str, int], canary_inputs: tuple[str, ...] | None) -> None:
+    def __init__(self, host: str, ports: Mapping[str, int], canaries: Mapping[str, tuple[str, ...]]) -> None:
         wildcard = {"0.0.0.0": "127.0.0.1", "::": "::1"}
         self._host = wildcard.get(host, host)
         self._ports = ports
-        self._canary_inputs = canary_inputs
+        self._canaries = canaries
 
     @property
     def has_canary(self) -> bool:
-        return self._canary_inputs is not None
+        return bool(self._canaries)
+
+    @property
+    def canary_names(self) -> str:
+        """The models that test requests go to, for people."""
+        return " and ".join(self._canaries)
 
     def ready(self, model: str) -> bool:
         """True if the server answers and says that ``model`` is ready."""
@@ -61,36 +63,34 @@ class Health:
         # the encoder directly.
         decoding = gauge("voxstage_decoder_slots") + gauge("voxstage_decoder_waiting")
         voices = max(gauge("voxstage_voice_waiting"), gauge("voxstage_encoder_clips"))
-        return voices + max(decoding, gauge("voxstage_vocoder_streams"))
+        # A transcription is inside from its audio to its last text.
+        return voices + max(decoding, gauge("voxstage_vocoder_streams"), gauge("voxstage_asr_inside"))
 
     def canary(self, timeout: float) -> str | None:
-        """Send one short request through every stage. None if it was answered, else what went wrong, in a few words.
+        """Send a short request through every stage of each pipeline. None if all were answered, else what went wrong.
 
         UNAVAILABLE is an answer: the server is full, and well.
         """
-        if self._canary_inputs is None:
-            return None
-        try:
-            return self._speak(timeout)
-        except Exception as error:  # any failure of the transport is the finding itself
-            return _words(error)
+        for model in self._canaries:
+            try:
+                problem = self._ask(model, timeout)
+            except Exception as error:  # any failure of the transport is the finding itself
+                problem = _words(error)
+            if problem is not None:
+                return problem if len(self._canaries) == 1 else f"{model}: {problem}"
+        return None
 
-    def _speak(self, timeout: float) -> str | None:
-        import numpy  # not needed for anything but the canary
-        import tritonclient.grpc as grpc
+    def _ask(self, model: str, timeout: float) -> str | None:
+        import tritonclient.grpc as grpc  # not needed for anything but the canary
 
-        inputs = [grpc.InferInput("text", [1], "BYTES")]
-        inputs[0].set_data_from_numpy(numpy.array([_CANARY_TEXT], dtype=numpy.object_))
-        if "max_frames" in (self._canary_inputs or ()):
-            inputs.append(grpc.InferInput("max_frames", [1], "INT32"))
-            inputs[1].set_data_from_numpy(numpy.array([_CANARY_FRAMES], dtype=numpy.int32))
+        inputs = canary_tensors(model, self._canaries[model])
         answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
         host = f"[{self._host}]" if ":" in self._host else self._host
         client = grpc.InferenceServerClient(f"{host}:{self._ports['grpc']}")
         ended = False
         try:
             client.start_stream(lambda result, error: answers.put((result, error)))
-            client.async_stream_infer(CANARY_MODEL, inputs, enable_empty_final_response=True)
+            client.async_stream_infer(model, inputs, enable_empty_final_response=True)
             while True:
                 result, error = answers.get(timeout=timeout)
                 if error is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.parameters import parameter_names
+from backends.launch.pipelines import PIPELINES, pipeline_of
 from backends.launch.repository import Model
 from backends.settings import DEVICE, hint
 
@@ -28,7 +29,9 @@ class Options:
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
+    pipelines: tuple[str, ...] = ("tts",)
     checkpoint: Path | None = None
+    asr_checkpoint: Path | None = None
     device: str | None = None
     config_name: str | None = None
     settings: tuple[str, ...] = ()
@@ -66,10 +69,23 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
         help="repeatable; default: the two of this project",
     )
     add(
+        "--pipelines",
+        type=_pipelines,
+        default=Options.pipelines,
+        metavar="tts|asr|tts,asr",
+        help="what to serve (default: tts); models of neither are served in any case",
+    )
+    add(
         "--checkpoint",
         type=Path,
         metavar="DIR",
         help="folder with tts/ and codec/; default: what the stages' configs say",
+    )
+    add(
+        "--asr-checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="speech-to-text checkpoint; default: Whisper tiny.en, made at the first start",
     )
     add("--device", type=_device, metavar="auto|cpu|cuda[:N]", help="default: what the stages' configs say")
     add("--host", default=Options.host, help="address to listen on (default: %(default)s, this machine only)")
@@ -143,7 +159,9 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
         http_port=read.http_port,
         grpc_port=read.grpc_port,
         metrics_port=read.metrics_port,
+        pipelines=read.pipelines,
         checkpoint=read.checkpoint.resolve() if read.checkpoint else None,
+        asr_checkpoint=read.asr_checkpoint.resolve() if read.asr_checkpoint else None,
         device=read.device,
         config_name=read.model_config_name,
         settings=tuple(read.set),
@@ -164,10 +182,16 @@ def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
     """What the command line changes in the stages. Raises LaunchError for an unknown stage or key."""
     stages = {model.name: model for model in models if model.is_stage}
     overrides: Overrides = {}
-    for key, value in (("checkpoint", options.checkpoint), ("device", options.device)):
-        takers = [name for name, stage in stages.items() if key in parameter_names(stage)]
+    voice = [name for name in stages if pipeline_of(name) != "asr"]
+    heard = [name for name in stages if pipeline_of(name) == "asr"]
+    for option, key, value, among in (
+        ("checkpoint", "checkpoint", options.checkpoint, voice),
+        ("asr-checkpoint", "checkpoint", options.asr_checkpoint, heard),
+        ("device", "device", options.device, [*stages]),
+    ):
+        takers = [name for name in among if key in parameter_names(stages[name])]
         if value is not None and not takers:
-            raise LaunchError(f"--{key} means nothing here: no stage has a parameter '{key}'", USAGE)
+            raise LaunchError(f"--{option} means nothing here: no stage has a parameter '{key}'", USAGE)
         for name in takers if value is not None else ():
             overrides.setdefault(name, {})[key] = str(value)
     for setting in options.settings:
@@ -183,6 +207,14 @@ def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
             raise LaunchError(f"--set {setting}: {name} has no parameter '{key}'; {hint(key, known)}", USAGE)
         overrides.setdefault(name, {})[key] = text
     return overrides
+
+
+def _pipelines(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PIPELINES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(PIPELINES)}")
+    return tuple(name for name in PIPELINES if name in names)
 
 
 def _port(text: str) -> int:

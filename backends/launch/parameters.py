@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backends.checkpoint import inspect_checkpoint
+from backends.asr.settings import (
+    DEFAULT_CHECKPOINT,
+    AsrDecoderSettings,
+    AsrEncoderSettings,
+    AsrPromptSettings,
+    check_room,
+)
+from backends.checkpoint import inspect_asr_checkpoint, inspect_checkpoint
 from backends.decoder.settings import DecoderSettings
 from backends.encoder.settings import EncoderSettings
 from backends.errors import CheckpointError, InvalidArgument
@@ -26,12 +33,17 @@ SETTINGS: dict[str, type] = {
     "tts_prompt": PromptSettings,
     "tts_decoder": DecoderSettings,
     "tts_vocoder": VocoderSettings,
+    "asr_prompt": AsrPromptSettings,
+    "asr_encoder": AsrEncoderSettings,
+    "asr_decoder": AsrDecoderSettings,
 }
 #: (stage, parameter) may not be above (other stage, parameter): one asks the other for that much.
 NOT_ABOVE = (
     ("tts_prompt", "max_positions", "tts_decoder", "max_positions"),
     ("tts_prompt", "max_voice_seconds", "audio_encoder", "max_seconds"),
 )
+#: Stages whose checkpoint is one for speech to text.
+ASR_STAGES = frozenset({"asr_prompt", "asr_encoder", "asr_decoder"})
 
 
 def parameter_names(stage: Model) -> set[str]:
@@ -49,6 +61,8 @@ def check_parameters(models: Sequence[Model], overrides: Overrides) -> None:
             continue
         try:
             settings: Any = load_settings(SETTINGS[model.name], model.name, model.parameters, changed)
+            if model.name == "asr_prompt" and "asr_decoder" in loaded:  # the repository is read in order of names
+                check_room(settings, loaded["asr_decoder"][1])
         except InvalidArgument as error:
             raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
         loaded[model.name] = model, settings
@@ -71,6 +85,9 @@ def check_checkpoints(models: Sequence[Model], overrides: Overrides, root: Path)
         if not model.is_stage or not chosen.get("checkpoint"):
             continue
         try:
+            if model.name in ASR_STAGES:
+                inspect_asr_checkpoint(root / chosen["checkpoint"])
+                continue
             folder = inspect_checkpoint(root / chosen["checkpoint"]).tts.folder
             if SETTINGS.get(model.name) is PromptSettings:
                 check_language(folder, chosen.get("language", PromptSettings.language))
@@ -78,6 +95,18 @@ def check_checkpoints(models: Sequence[Model], overrides: Overrides, root: Path)
             raise LaunchError(error.args[0], USAGE) from None
         except InvalidArgument as error:
             raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
+
+
+def make_default_checkpoint(models: Sequence[Model], overrides: Overrides, root: Path) -> None:
+    """Make the default speech-to-text checkpoint where a stage is to load it. Raises LaunchError when that fails."""
+    wanted = [{**model.parameters, **overrides.get(model.name, {})} for model in models if model.name in ASR_STAGES]
+    if any(parameters.get("checkpoint") == DEFAULT_CHECKPOINT for parameters in wanted):
+        from backends.asr.default_checkpoint import default_checkpoint  # not at the top: it needs NumPy
+
+        try:
+            default_checkpoint(root)
+        except CheckpointError as error:
+            raise LaunchError(error.args[0], USAGE) from None
 
 
 def _origin(model: Model, field: str, changed: Mapping[str, str]) -> str:

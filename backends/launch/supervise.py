@@ -12,12 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from backends.launch.canary import CANARY_MODELS
 from backends.launch.command import triton_command
 from backends.launch.engines import check_engines
 from backends.launch.failure import LaunchError
-from backends.launch.health import CANARY_MODEL, Health
+from backends.launch.health import Health
 from backends.launch.options import Options, find_overrides
-from backends.launch.parameters import check_checkpoints, check_parameters
+from backends.launch.parameters import check_checkpoints, check_parameters, make_default_checkpoint
+from backends.launch.pipelines import choose_models
 from backends.launch.ports import pick_ports
 from backends.launch.process import ServerProcess
 from backends.launch.ready_file import ReadyFile
@@ -51,24 +53,28 @@ class Supervisor:
     def run(self) -> None:
         options = self._options
         stale = self._ready_file.claim()  # first, so that nobody waits for this server and reads of the last one
-        models = find_models(options.repositories, options.config_name)
+        found = find_models(options.repositories, options.config_name)
+        models = choose_models(found, options.pipelines)
         overrides = find_overrides(options, models)
         check_parameters(models, overrides)
+        make_default_checkpoint(models, overrides, self._root)
         check_checkpoints(models, overrides, self._root)
         triton = find_triton()
         check_engines(models, self._root, options.checkpoint, triton)
         for path, process in ([] if stale is None else [stale]) + remove_stale():
             say(f"removed {path}: its server, process {process}, was killed")
         ports = pick_ports(options.host, options.ports)
-        canary_inputs = next((model.inputs for model in models if model.name == CANARY_MODEL), None)
-        health = Health(options.host, ports, canary_inputs)
+        inputs = {model.name: model.inputs for model in models}
+        health = Health(options.host, ports, {name: inputs[name] for name in CANARY_MODELS if name in inputs})
         shm_prefix = f"voxstage-{os.getpid()}-"
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         with run_folder(shm_prefix) as folder:
             layout = lay_out(triton, self._root, folder.path)
             environment = {**layout.environment, "VOXSTAGE_OVERRIDES": json.dumps(overrides)}
-            command = triton_command(triton, layout.backends, options, ports, shm_prefix)
+            # Where nothing is left out Triton loads what it finds.
+            only = [model.name for model in models] if len(models) < len(found) else []
+            command = triton_command(triton, layout.backends, options, ports, shm_prefix, only)
             say(f"starting Triton ({triton_version(triton)}) with {', '.join(model.name for model in models)}")
             if options.log_verbose:
                 print(shlex.join(command), file=sys.stderr, flush=True)
@@ -150,8 +156,8 @@ class Supervisor:
             return False
         if problem[0] is not None:
             self._check_alive(server)
-            raise LaunchError(f"{CANARY_MODEL} is loaded but the test request failed: {problem[0]}")
-        say(f"{CANARY_MODEL} answered a test request {time.monotonic() - began:.1f} s")
+            raise LaunchError(f"{health.canary_names} is loaded but the test request failed: {problem[0]}")
+        say(f"{health.canary_names} answered a test request {time.monotonic() - began:.1f} s")
         return True
 
     def _announce(self, server: ServerProcess, ports: Mapping[str, int], models: Sequence[Model]) -> None:
@@ -172,7 +178,7 @@ class Supervisor:
             while not self._signals:
                 self._check_alive(server)
                 if watch.finding is not None:
-                    raise LaunchError(f"{CANARY_MODEL} no longer answers: {watch.finding}")
+                    raise LaunchError(f"{watch.names} no longer answers: {watch.finding}")
                 self._pause(_SCAN_SECONDS)
         finally:
             watch.stop()
@@ -231,8 +237,8 @@ class Supervisor:
 
 
 def _passed(models: Sequence[Model]) -> list[str]:
-    """The stages that the canary's request passes."""
-    steps = {step for model in models if model.name == CANARY_MODEL for step in (model.steps or (model.name,))}
+    """The stages that the canaries' requests pass."""
+    steps = {step for model in models if model.name in CANARY_MODELS for step in (model.steps or (model.name,))}
     return [model.name for model in models if model.is_stage and model.name in steps]
 
 

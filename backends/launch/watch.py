@@ -16,6 +16,7 @@ class CanaryWatch:
 
     def __init__(self, health: Health, stages: Sequence[str], interval: float, timeout: float) -> None:
         self.finding: str | None = None
+        self.names = health.canary_names
         self._health = health
         self._stages = stages
         self._interval = interval

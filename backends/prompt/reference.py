@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from backends.voices.clip import (
     ClipFormat,
     read_clip_file,
     read_clip_samples,
+    unwrap,
 )
 from backends.voices.desk import Clip
 from backends.voices.named import NamedVoice
@@ -30,7 +29,6 @@ VOICE_INPUTS = (
 )  # fmt: skip
 _RATE = Number("reference_sample_rate", MIN_RATE, MAX_RATE)
 _CHANNELS = Number("reference_channels", 1, MAX_CHANNELS)
-_DATA_URI, _BASE64 = b"data:", b";base64,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def read_voice(
         check_text(text, "reference_text")
         text = text.strip()
     if source == "reference_file":
-        return Voice(read_clip_file(source, _unwrap(read_bytes(source, tensors[source]))), text)
+        return Voice(read_clip_file(source, unwrap(source, read_bytes(source, tensors[source]))), text)
     samples, rate = tensors[source], _RATE.read(tensors["reference_sample_rate"])
     channels = _CHANNELS.read(tensors["reference_channels"])
     assert samples is not None
@@ -89,16 +87,3 @@ def _named(name: str, known: Mapping[str, NamedVoice]) -> Voice:
         shown = name if len(name) <= 64 else f"{name[:64]}..."
         raise InvalidArgument("voice", f"{shown!r} is unknown; known voices: {listed}")
     return Voice(known[name], known[name].text)
-
-
-def _unwrap(data: bytes) -> bytes:
-    """The file behind a data URI (``data:audio/wav;base64,...``), which is how JSON can carry one; else the bytes."""
-    if not data.startswith(_DATA_URI):
-        return data
-    head, comma, _ = data[:128].partition(_BASE64)
-    if not comma:
-        raise InvalidArgument("reference_file", "is a data URI without ;base64,")
-    try:
-        return base64.b64decode(data[len(head) + len(comma) :], validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidArgument("reference_file", f"is a data URI that is not base64: {error}") from None

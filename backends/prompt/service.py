@@ -22,6 +22,7 @@ from backends.metrics import Counter, Metrics
 from backends.models.languages import check_language
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from backends.models.sampling_defaults import SamplingDefaults
+from backends.prompt.parameters import refuse_unknown
 from backends.prompt.reference import VOICE_INPUTS, Voice, read_voice
 from backends.prompt.settings import PromptSettings
 from backends.prompt.text import check_text
@@ -40,8 +41,6 @@ INPUTS = (
     *VOICE_INPUTS,
 )  # fmt: skip
 _ENCODER = "audio_encoder"
-# Request parameters that Triton's own front ends may add; anything else is a field we do not have.
-_TRITON_PARAMETERS = ("triton_", "sequence_", "priority", "timeout", "binary_data", "headers")
 
 
 class PromptMetrics(VoiceMetrics, Metrics):
@@ -96,7 +95,7 @@ class PromptStage:
             self._voices_begun = True
             self.desk.encode_named(list(self.voices.values()))
         try:
-            self._refuse_unknown(request.parameters())
+            refuse_unknown(request.parameters(), "tts", INPUTS)
             tensors = {name: request.tensor(name) for name in INPUTS}
             speech = self.read(tensors)
             voice = read_voice(tensors, self.voices, self.desk.wanted if self.desk else None)
@@ -230,9 +229,3 @@ class PromptStage:
                 f"(max_positions {self.settings.max_positions}): shorten the text, or split it into sentences",
             )
         return rows
-
-    @staticmethod
-    def _refuse_unknown(parameters: dict[str, Any]) -> None:
-        for name in parameters:
-            if not name.startswith(_TRITON_PARAMETERS):
-                raise InvalidArgument(name, f"is not an input of tts; it has {', '.join(INPUTS)}")

@@ -1,4 +1,5 @@
-"""Codes of clips by key: the least recently used go first, and a clip is never encoded twice at the same time.
+"""What an encoder made of clips (codes, or states) by key: the least recently used go first, and nothing is encoded
+twice at the same time.
 
 Nobody blocks here. Who asks leaves a waiter, a function that is called once with the codes or with the error. The first
 to ask for a key that is not there encodes it (and must call :meth:`VoiceCache.settle`); all who ask meanwhile wait for
@@ -13,17 +14,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backends.errors import Cancelled, VoxstageError
-from backends.voices.metrics import VoiceMetrics
+from backends.voices.metrics import CacheMetrics
 
 log = logging.getLogger(__name__)
 
 Codes = NDArray[np.int32]
-Result = Codes | VoxstageError
+#: Codes of a voice, or the states of a window.
+Result = NDArray[Any] | VoxstageError
 
 
 class Found(enum.Enum):
@@ -45,10 +48,10 @@ class Waiter:
 class VoiceCache:
     """Bounded by bytes. Pinned entries (named voices) do not count against the bound and are never dropped."""
 
-    def __init__(self, max_bytes: int, metrics: VoiceMetrics) -> None:
+    def __init__(self, max_bytes: int, metrics: CacheMetrics) -> None:
         self.max_bytes, self._metrics = max_bytes, metrics
-        self._entries: OrderedDict[bytes, Codes] = OrderedDict()
-        self._pinned: dict[bytes, Codes] = {}
+        self._entries: OrderedDict[bytes, NDArray[Any]] = OrderedDict()
+        self._pinned: dict[bytes, NDArray[Any]] = {}
         self._pending: dict[bytes, list[Waiter]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
@@ -93,7 +96,7 @@ class VoiceCache:
         return True
 
     def settle(self, key: bytes, result: Result, pin: bool = False) -> None:
-        """End the encode of ``key``: with codes int32 [frames, codebooks], which are kept, or with an error."""
+        """End the encode of ``key``: with what it made, which is kept, or with an error."""
         with self._lock:
             waiters = self._pending.pop(key)
             if isinstance(result, VoxstageError):
@@ -104,7 +107,7 @@ class VoiceCache:
         for waiter in waiters:
             _call(waiter, result)
 
-    def _keep(self, key: bytes, codes: Codes, pin: bool) -> None:
+    def _keep(self, key: bytes, codes: NDArray[Any], pin: bool) -> None:
         if pin:
             self._pinned[key] = codes
         elif codes.nbytes <= self.max_bytes:

@@ -10,7 +10,11 @@ the limit and no further, whatever its header says, and never as a format that w
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,7 @@ MAX_PEAK = 8.0
 SILENCE_PEAK = 1e-4
 _TARGET_DBFS, _GAIN_DB = -20.0, 3.0
 _UNKNOWN = 2**63 - 1  # frames of a file that does not say
+_DATA_URI, _BASE64 = b"data:", b";base64,"
 _KINDS = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
 
 
@@ -79,21 +84,13 @@ class ClipFile:
 
     def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
         """Float32 [frames * hop]. Raises InvalidArgument for what is no clip, too long, too short or not audio."""
-        try:
-            with _Forward(io.BytesIO(self.data)) as file:
-                if file.format not in _KINDS:
-                    raise InvalidArgument(self.field, f"is a {file.format} file; give wav, flac, mp3 or ogg")
-                check_rate(self.field, file.samplerate)
-                check_channels(self.field, file.channels)
-                limit = int(wanted.max_seconds * file.samplerate)
-                if limit < file.frames < _UNKNOWN and file.format != "MP3":  # of an MP3 it is an estimate
-                    raise _too_long(self.field, file.frames / file.samplerate, wanted)
-                # One more than allowed tells "too long" from "just fits", and bounds what a lying header costs.
-                samples = file.read(limit + 1, dtype="float32", always_2d=True)
-                rate = file.samplerate
-        except soundfile.SoundFileError as error:
-            reason = str(error).rpartition(": ")[2].rstrip(".") or "unknown"
-            raise InvalidArgument(self.field, f"cannot be read as wav, flac, mp3 or ogg ({reason})") from None
+        with open_clip(self.field, self.data) as file:
+            limit = int(wanted.max_seconds * file.samplerate)
+            if tells_more(file, limit):
+                raise _too_long(self.field, file.frames / file.samplerate, wanted)
+            # One more than allowed tells "too long" from "just fits", and bounds what a lying header costs.
+            samples = file.read(limit + 1, dtype="float32", always_2d=True)
+            rate = file.samplerate
         return prepare(self.field, samples, rate, wanted)
 
 
@@ -115,15 +112,42 @@ class ClipSamples:
         return prepare(self.field, self.samples.reshape(-1, self.channels), self.rate, wanted)
 
 
+@contextlib.contextmanager
+def open_clip(field: str, data: bytes) -> Iterator[soundfile.SoundFile]:
+    """The file in ``data``, to be read once, forward. Raises InvalidArgument, inside the block too, for what is no wav,
+    flac, mp3 or ogg, and for a rate or a number of channels that is out of limits.
+    """
+    try:
+        with _Forward(io.BytesIO(data)) as file:
+            if file.format not in _KINDS:
+                raise InvalidArgument(field, f"is a {file.format} file; give wav, flac, mp3 or ogg")
+            check_rate(field, file.samplerate)
+            check_channels(field, file.channels)
+            yield file
+    except soundfile.SoundFileError as error:
+        reason = str(error).rpartition(": ")[2].rstrip(".") or "unknown"
+        raise InvalidArgument(field, f"cannot be read as wav, flac, mp3 or ogg ({reason})") from None
+
+
+def tells_more(file: soundfile.SoundFile, limit: int) -> bool:
+    """Whether the header says that there are more than ``limit`` frames; of an MP3 it is an estimate."""
+    return limit < file.frames < _UNKNOWN and file.format != "MP3"
+
+
 def read_clip_file(field: str, data: bytes) -> ClipFile:
     """A file's bytes, looked at only as far as costs nothing. Raises InvalidArgument for what is none of the kinds."""
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidArgument(field, f"is {len(data)} bytes long, the limit is {MAX_FILE_BYTES}")
+    check_file(field, data, MAX_FILE_BYTES)
+    return ClipFile(field, data)
+
+
+def check_file(field: str, data: bytes, limit: int) -> None:
+    """Raise InvalidArgument for bytes above ``limit``, none, or a beginning of none of the kinds."""
+    if len(data) > limit:
+        raise InvalidArgument(field, f"is {len(data)} bytes long, the limit is {limit}")
     if not data:
         raise InvalidArgument(field, "is empty")
     if not _looks_like_audio(data):
         raise InvalidArgument(field, f"begins with the bytes {data[:4].hex(' ')}; wav, flac, mp3 and ogg do not")
-    return ClipFile(field, data)
 
 
 def read_clip_samples(field: str, samples: NDArray[Any], channels: int, rate: int, wanted: ClipFormat) -> ClipSamples:
@@ -138,6 +162,19 @@ def read_clip_samples(field: str, samples: NDArray[Any], channels: int, rate: in
         raise _too_long(field, samples.size / channels / rate, wanted)
     # A copy: the request's own memory is given back while it waits.
     return ClipSamples(field, np.array(samples), channels, rate)
+
+
+def unwrap(field: str, data: bytes) -> bytes:
+    """The file behind a data URI (``data:audio/wav;base64,...``), which is how JSON can carry one; else the bytes."""
+    if not data.startswith(_DATA_URI):
+        return data
+    head, comma, _ = data[:128].partition(_BASE64)
+    if not comma:
+        raise InvalidArgument(field, "is a data URI without ;base64,")
+    try:
+        return base64.b64decode(data[len(head) + len(comma) :], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(field, f"is a data URI that is not base64: {error}") from None
 
 
 def check_rate(field: str, rate: int) -> None:

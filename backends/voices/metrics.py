@@ -1,20 +1,27 @@
-"""What the voices count."""
+"""What the voices count, and any cache of what an encoder made."""
 
 from __future__ import annotations
 
 from backends.metrics import Counter, Gauge
 
 
-class VoiceMetrics:
+class CacheMetrics:
+    """Counters of a :class:`backends.voices.cache.VoiceCache`. ``prefix``: how their names begin."""
+
+    def __init__(self, prefix: str, things: str) -> None:
+        self.hits = Counter(f"{prefix}_hits", f"{things} that were in the cache")
+        self.misses = Counter(f"{prefix}_misses", f"{things} that had to be encoded")
+        self.merged = Counter(f"{prefix}_merged", f"{things} that waited for an encode under way")
+        self.failed = Counter(f"{prefix}_failed", "Encodes that failed, bad clips included")
+        self.evicted = Counter(f"{prefix}_evicted", f"{things} dropped from the cache for room")
+        self.bytes = Gauge(f"{prefix}_bytes", f"Bytes in the cache of {things.lower()}")
+
+
+class VoiceMetrics(CacheMetrics):
     """Counters of the voice cache and of the requests that bring a voice; part of the metrics of ``tts_prompt``."""
 
     def __init__(self) -> None:
-        self.hits = Counter("voxstage_voice_hits", "Voices whose codes were in the cache")
-        self.misses = Counter("voxstage_voice_misses", "Voices that had to be encoded")
-        self.merged = Counter("voxstage_voice_merged", "Voices that waited for an encode under way")
-        self.failed = Counter("voxstage_voice_failed", "Encodes that failed, bad clips included")
-        self.evicted = Counter("voxstage_voice_evicted", "Voices dropped from the cache for room")
+        super().__init__("voxstage_voice", "Voices")
         self.turned_away = Counter("voxstage_voice_refused", "Requests refused because too many voices were waiting")
         self.seconds = Counter("voxstage_voice_encode_seconds", "Seconds spent in encodes, decoding of files included")
-        self.bytes = Gauge("voxstage_voice_bytes", "Bytes of codes in the cache, those of named voices included")
         self.waiting = Gauge("voxstage_voice_waiting", "Requests that wait for their voice")

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from client.aio import AsyncSpeechClient
-from client.bench.record import OK, Record
-from client.chunk import AudioChunk
+from client.bench.record import Record
+from client.bench.workload import Outcome, Workload
+from client.connection import Connection
 from client.errors import Cancelled, SpeechError
-from client.request import SpeechRequest
 
 #: A worker of a closed loop waits this long after an error: a server that is full answers within milliseconds, and
 #: asking again at once would measure nothing but refusals.
@@ -23,16 +23,14 @@ PAUSE_S = 0.1
 class Load:
     """One level under way. ``records`` grows as requests end and may be read at any moment.
 
-    client   where the requests go
-    texts    request i says text i mod len(texts)
-    request  sampling, chunks and format of every request; request i has its seed plus i
-    start    time.monotonic() in seconds: the origin of all times in the records
-    started  requests that went out; skipped: arrivals that found --max-outstanding requests inside
+    client    where the requests go
+    workload  what they are
+    start     time.monotonic() in seconds: the origin of all times in the records
+    started   requests that went out; skipped: arrivals that found --max-outstanding requests inside
     """
 
-    client: AsyncSpeechClient
-    texts: Sequence[bytes]
-    request: SpeechRequest
+    client: Connection
+    workload: Workload[Any, Any]
     records: list[Record] = field(default_factory=list)
     start: float = field(default_factory=time.monotonic)
     started: int = 0
@@ -86,40 +84,22 @@ class Load:
     async def _send(self, index: int, due: float | None) -> Record:
         """One request from beginning to end. Raises only what is a fault of this program."""
         self.started += 1
-        seed = self.request.seed
-        request = replace(
-            self.request,
-            text=self.texts[index % len(self.texts)],
-            seed=None if seed is None else seed + index,
-        )
-        chunks: list[AudioChunk] = []
-        arrived: list[tuple[float, int]] = []
-        kind, message, ended = OK, "", 0.0
-        stream = self.client.stream(request)
+        work, found = self.workload, Outcome[Any](index)
+        stream = work.stream(self.client, index)
         try:
             async with stream:
                 async for chunk in stream:
-                    arrived.append((chunk.received_at - self.start, chunk.samples))
-                    chunks[:] = [chunk]  # the last one has all that is still of use; audio would fill the memory
-            ended = arrived[-1][0]
-            if chunks[-1].finish_reason == "cancelled":
-                kind, message = Cancelled.code, "The server cancelled the stream."
+                    found.arrived.append((chunk.received_at - self.start, work.size(chunk)))
+                    found.last = chunk  # the last one has all that is still of use; audio would fill the memory
+            found.ended = found.arrived[-1][0]
+            if found.last is not None and found.last.finish_reason == "cancelled":
+                found.kind, found.message = Cancelled.code, "The server cancelled the stream."
         except SpeechError as error:
-            kind, message = error.code, str(error)
-            ended = (error.received_at or time.monotonic()) - self.start
-        sent = stream.started_at - self.start
-        record = Record(
-            index=index,
-            due=sent if due is None else due,
-            sent=sent,
-            ended=ended,
-            kind=kind,
-            message=message,
-            finish_reason=chunks[-1].finish_reason if chunks else "",
-            sample_rate=chunks[-1].sample_rate if chunks else 0,
-            chunks=tuple(arrived),
-            timeline=chunks[-1].timeline if chunks else None,
-        )
+            found.kind, found.message = error.code, str(error)
+            found.ended = (error.received_at or time.monotonic()) - self.start
+        found.sent = stream.started_at - self.start
+        found.due = found.sent if due is None else due
+        record: Record = work.record(found)
         self.records.append(record)
         return record
 

@@ -13,6 +13,7 @@ MIRROR_S = 0.3
 PREFIX = "voxstage_"
 _TYPE = re.compile(r"^# TYPE (?P<name>\S+) (?P<type>\w+)\s*$")
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+_MODEL = re.compile(r'(?:^|,)model="(?P<model>[^"]*)"')
 _BOUND = re.compile(r'(?:^|,)le="(?P<le>[^"]*)"')
 
 
@@ -31,8 +32,9 @@ class Metrics:
         }
 
 
-def parse(text: str) -> Metrics:
-    """Read the text format. Only names that begin with ``voxstage_`` are kept."""
+def parse(text: str, others: tuple[str, ...] = ()) -> Metrics:
+    """Read the text format. Only names that begin with ``voxstage_`` are kept, and nothing of models whose names begin
+    with one of ``others``: two pipelines in a server have counters of the same names."""
     types: dict[str, str] = {}
     values: dict[str, float] = {}
     for line in text.splitlines():
@@ -40,6 +42,9 @@ def parse(text: str) -> Metrics:
             types[kind["name"]] = kind["type"]
         elif (sample := _SAMPLE.match(line)) and sample["name"].startswith(PREFIX):
             name = sample["name"]
+            model = _MODEL.search(sample["labels"] or "")
+            if others and model and model["model"].startswith(others):
+                continue
             if bound := _BOUND.search(sample["labels"] or ""):
                 name = f"{name}{{le={bound['le']}}}"
             values[name] = values.get(name, 0.0) + float(sample["value"])
@@ -55,12 +60,13 @@ def metrics_address(given: str | None, url: str) -> str:
     return given if urlsplit(given).path.strip("/") else f"{given.rstrip('/')}/metrics"
 
 
-def read_metrics(address: str) -> Metrics:
-    """One reading, once the stages' last copies have been made. Raises OSError when nothing answers as it should."""
+def read_metrics(address: str, others: tuple[str, ...] = ()) -> Metrics:
+    """One reading, without ``others`` as in ``parse``, once the stages' last copies have been made. Raises OSError when
+    nothing answers as it should."""
     time.sleep(MIRROR_S)
     host = urlsplit(address).hostname or ""
     # A proxy cannot reach our own loopback.
     local = host in ("localhost", "::1") or host.startswith("127.")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
     with opener.open(address, timeout=10) as answer:
-        return parse(answer.read().decode("utf-8", "replace"))
+        return parse(answer.read().decode("utf-8", "replace"), others)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-from client.bench.distribution import Distribution
-from client.bench.level import UNDERRUNS_S, Level
-from client.bench.stages import STAGES
-from client.bench.table import fixed, render, whole
+from client.bench.level import Level
+from client.bench.table import fixed, render, three
 
 #: Above this share of one core the client itself begins to be what is measured.
 BUSY_CPU = 0.8
@@ -17,28 +16,43 @@ NOTE = (
 )
 
 
-def report(levels: Sequence[Level], timeline: bool, metrics_problem: str = "") -> str:
+class Tables(Protocol):
+    """What one kind of request adds to the report: speech_tables and transcript_tables are such modules.
+
+    STAGES_NOTE  the line below the stage table
+    sections     (title, table) of latencies
+    server       the growth of the server's counters
+    """
+
+    @property
+    def STAGES_NOTE(self) -> str: ...  # noqa: N802 - a constant of a module
+
+    def sections(self, levels: Sequence[Any]) -> list[tuple[str, str]]: ...
+
+    def server(self, levels: Sequence[Level]) -> str: ...
+
+
+def report(levels: Sequence[Level], tables: Tables, timeline: bool, metrics_problem: str = "") -> str:
     """All tables. ``timeline``: whether the model has that output; ``metrics_problem``: why counters are missing."""
     if not levels:
         return "No level was measured."
-    parts = ["Latency, speed and throughput", _latency(levels), NOTE, "", "Playback, and the client itself"]
-    parts.append(_playback(levels))
+    parts = []
+    for number, (title, table) in enumerate(tables.sections(levels)):
+        parts += [*([""] if number else []), title, table, *([] if number else [NOTE])]
     parts += [f"Warning: {line}" for level in levels for line in warnings(level)]
     if any(level.errors for level in levels):
         parts += ["", "Errors, and how long after it was due each came", _errors(levels)]
     parts.append("")
     if any(level.stages for level in levels):
-        parts += ["Stages, mean ms of a request (to queue … vocoder follow one another)", _stages(levels)]
-        parts.append(
-            "rest: total at the client minus the stages. 1st voc.: first codes to first audio, part of no sum."
-        )
+        parts += ["Stages, mean ms of a request (those left of rest follow one another)", _stages(levels)]
+        parts.append(tables.STAGES_NOTE)
     elif timeline:
         parts.append("Stages: no finished request brought a timeline.")
     else:
         parts.append("Stages: the model has no output 'timeline', so there is no breakdown.")
     parts.append("")
     if any(level.metrics for level in levels):
-        parts += ["Server, growth of its counters over the level", _server(levels)]
+        parts += ["Server, growth of its counters over the level", tables.server(levels)]
     else:
         parts.append(f"Server counters: {metrics_problem or 'no voxstage_* metrics were found.'}")
     return "\n".join(parts)
@@ -62,62 +76,6 @@ def warnings(level: Level) -> list[str]:
     return found
 
 
-def _latency(levels: Sequence[Level]) -> str:
-    groups = [
-        "",
-        *[""] * 6,
-        "first chunk, ms",
-        "",
-        "",
-        "",
-        "inter-chunk gap, ms",
-        "",
-        "",
-        "",
-        "real-time factor",
-        "",
-        "",
-    ]
-    names = ["load", "ok", "err", "lost", "req/s", "audio s/s", "inside"]
-    names += ["p50", "p95", "p99", "n", "p50", "p95", "p99", "p50", "p95", "p99"]
-    rows = [
-        [
-            level.label,
-            str(level.finished),
-            str(sum(error.n for error in level.errors.values())),
-            str(level.lost),
-            fixed(level.requests_per_s, 2),
-            fixed(level.audio_per_s, 2),
-            fixed(level.in_flight, 1),
-            *_three(level.first_chunk, 0, 1000),
-            str(level.gap.n),
-            *_three(level.gap, 0, 1000),
-            *_three(level.real_time_factor, 3),
-        ]
-        for level in levels
-    ]
-    return render([groups, names], rows)
-
-
-def _playback(levels: Sequence[Level]) -> str:
-    groups = ["", "", "ran dry, % of streams", *[""] * (len(UNDERRUNS_S) - 1), "worst", "sent late, ms", "", "client"]
-    names = ["load", "streams", *("at all" if not over else f">{1000 * over:.0f}ms" for over in UNDERRUNS_S), "ms"]
-    names += ["p50", "most", "% of a core"]
-    rows = [
-        [
-            level.label,
-            str(level.underrun.n),
-            *(fixed(level.underrun.shares[over], 1, 100) for over in UNDERRUNS_S),
-            fixed(level.underrun.worst, 0, 1000),
-            fixed(level.send_delay.p50, 1, 1000),
-            fixed(level.send_delay.most, 1, 1000),
-            fixed(level.client_cpu, 0, 100),
-        ]
-        for level in levels
-    ]
-    return render([groups, names], rows)
-
-
 def _errors(levels: Sequence[Level]) -> str:
     names = ["load", "kind", "n", "% of sent", "p50 ms", "p95 ms", "p99 ms", "most ms"]
     rows = [
@@ -126,7 +84,7 @@ def _errors(levels: Sequence[Level]) -> str:
             kind,
             str(after.n),
             fixed(after.n / level.started, 1, 100),
-            *_three(after, 1, 1000),
+            *three(after, 1, 1000),
             fixed(after.most, 1, 1000),
         ]
         for level in levels
@@ -136,55 +94,18 @@ def _errors(levels: Sequence[Level]) -> str:
 
 
 def _stages(levels: Sequence[Level]) -> str:
-    names = ["load", "n", *(name for name, _, _ in STAGES), "rest", "total", "1st voc."]
+    measured = [(level.label, level.stages) for level in levels if level.stages is not None]
+    first = measured[0][1]
+    names = ["load", "n", *first.stages, "rest", "total", *first.aside]
     rows = [
         [
-            level.label,
+            label,
             str(found.n),
-            *(fixed(found.stages[name], 1, 1000) for name, _, _ in STAGES),
+            *(fixed(value, 1, 1000) for value in found.stages.values()),
             fixed(found.rest, 1, 1000),
             fixed(found.total, 1, 1000),
-            fixed(found.first_vocoder, 1, 1000),
+            *(fixed(value, 1, 1000) for value in found.aside.values()),
         ]
-        for level in levels
-        if (found := level.stages) is not None
+        for label, found in measured
     ]
     return render([names], rows)
-
-
-def _server(levels: Sequence[Level]) -> str:
-    groups = ["", "decoder", *[""] * 9, "vocoder", ""]
-    names = ["load", "steps", "frames", "rows/step", "step ms", "prefill ms", "overruns", "pfx hits"]
-    names += ["retracted", "replays", "shed", "steps", "step ms"]
-    rows = []
-    for level in levels:
-        if level.metrics is None:
-            continue
-        grown = {name.removeprefix("voxstage_"): value for name, value in level.metrics.items()}.get
-        steps, frames = grown("decoder_steps"), grown("decoder_frames")
-        rows.append(
-            [
-                level.label,
-                whole(steps),
-                whole(frames),
-                fixed(_over(frames, steps), 2),
-                fixed(_over(grown("decoder_step_seconds"), steps), 2, 1000),
-                fixed(grown("decoder_prefill_seconds"), 0, 1000),
-                whole(grown("decoder_overruns")),
-                whole(grown("decoder_prefix_hits")),
-                whole(grown("decoder_retracted")),
-                whole(grown("decoder_graph_replays")),
-                whole(grown("decoder_shed")),
-                whole(grown("vocoder_steps")),
-                fixed(_over(grown("vocoder_step_seconds"), grown("vocoder_steps")), 2, 1000),
-            ]
-        )
-    return render([groups, names], rows)
-
-
-def _over(amount: float | None, count: float | None) -> float | None:
-    return amount / count if amount is not None and count else None
-
-
-def _three(found: Distribution, digits: int, scale: float = 1.0) -> list[str]:
-    return [fixed(value, digits, scale) for value in (found.p50, found.p95, found.p99)]

@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from client.aio import AsyncSpeechClient
-from client.bench.level import Level, summarise
+from client.bench.level import Level, Tally
 from client.bench.load import Load
 from client.bench.metrics import Metrics, read_metrics
 from client.bench.progress import LoadProgress
 from client.bench.record import Record
 from client.bench.schedule import arrival_times
-from client.request import SpeechRequest
+from client.bench.workload import Workload
+from client.connection import Connection
 
 TIMELINE = "timeline"
 
@@ -42,7 +42,8 @@ class Plan:
 
 @dataclass
 class Session:
-    """Measures ``plan``. After ``run``, or while it is interrupted, the rest has what there is.
+    """Measures ``plan`` with the requests of ``workload``. After ``run``, or while it is interrupted, the rest has what
+    there is.
 
     server       metadata of the server and of the model, as Triton gives it
     levels       one a level; an interrupted one is the last
@@ -52,10 +53,9 @@ class Session:
 
     plan: Plan
     url: str
-    model: str
+    model: str | None
     timeouts: dict[str, Any]
-    texts: Sequence[bytes]
-    request: SpeechRequest
+    workload: Workload[Any, Any]
     metrics_address: str
     server: dict[str, Any] = field(default_factory=dict)
     levels: list[Level] = field(default_factory=list)
@@ -83,25 +83,25 @@ class Session:
                 self.interrupted = True
 
     async def _levels(self) -> None:
-        async with AsyncSpeechClient(self.url, model=self.model, **self.timeouts) as client:
+        async with self.workload.client(self.url, self.model, **self.timeouts) as client:
             self.server = {"url": self.url, **await client.metadata()}
         # All outputs by name: without names Triton sends all too, but an older server has no timeline to ask for.
         outputs = self._outputs() if self.has_timeline else None
-        async with AsyncSpeechClient(self.url, model=self.model, outputs=outputs, **self.timeouts) as client:
+        async with self.workload.client(self.url, self.model, outputs=outputs, **self.timeouts) as client:
             for concurrency in self.plan.concurrencies:
                 await self._level(client, f"c={concurrency}", concurrency, None)
             for rate in self.plan.rates:
                 await self._level(client, f"{rate:g}/s", 4, rate)
 
-    async def _level(self, client: AsyncSpeechClient, label: str, concurrency: int, rate: float | None) -> None:
+    async def _level(self, client: Connection, label: str, concurrency: int, rate: float | None) -> None:
         plan = self.plan
         warmup = concurrency if plan.warmup is None else plan.warmup
         if warmup:
-            # From the end of the list, so that a long list warms no prefix cache for the texts that count.
-            warm = Load(client, tuple(reversed(self.texts)), self.request)
+            # From the end of the list, so that a long list warms no cache for the requests that count.
+            warm = Load(client, self.workload.reversed())
             await _watched(f"{label} warm-up", warm, warm.closed(min(concurrency, warmup), warmup, None))
         before = await self._scrape()
-        load = Load(client, self.texts, self.request)
+        load = Load(client, self.workload)
         cpu = time.process_time()
         if rate is None:
             work = load.closed(concurrency, plan.requests, plan.seconds)
@@ -126,24 +126,14 @@ class Session:
         finally:
             if load.records or not cut:
                 self.records.append(load.records)
-                self.levels.append(
-                    summarise(
-                        label,
-                        load.records,
-                        started=load.started,
-                        skipped=load.skipped,
-                        offered=rate,
-                        window=window,
-                        client_cpu=cpu_share,
-                        metrics=metrics,
-                    )
-                )
+                tally = Tally(label, load.started, load.skipped, rate, window, cpu_share, metrics)
+                self.levels.append(self.workload.level(tally, load.records))
 
     async def _scrape(self) -> Metrics | None:
         if self.metrics_problem:
             return None
         try:
-            found = await asyncio.to_thread(read_metrics, self.metrics_address)
+            found = await asyncio.to_thread(read_metrics, self.metrics_address, self.workload.others)
         except (OSError, ValueError) as error:
             self.metrics_problem = f"{self.metrics_address} could not be read ({error})."
             return None

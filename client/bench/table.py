@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from client.bench.distribution import Distribution
+
 GAP = "  "
 
 
@@ -54,3 +56,13 @@ def fixed(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
 def whole(value: float | None) -> str:
     """A count; ``-`` for None."""
     return "-" if value is None else f"{value:.0f}"
+
+
+def per(amount: float | None, count: float | None) -> float | None:
+    """``amount`` over ``count``; None where there is nothing to divide."""
+    return amount / count if amount is not None and count else None
+
+
+def three(found: Distribution, digits: int, scale: float = 1.0) -> list[str]:
+    """The cells p50, p95 and p99."""
+    return [fixed(value, digits, scale) for value in (found.p50, found.p95, found.p99)]

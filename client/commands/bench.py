@@ -1,4 +1,4 @@
-"""``python -m client bench``: put load on a server, print what listeners would notice, write it all as JSON."""
+"""``python -m client bench``: put load on a server, print what users would notice, write it all as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import datetime
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -18,11 +17,10 @@ from client.bench.metrics import metrics_address
 from client.bench.report import report
 from client.bench.schedule import ARRIVALS
 from client.bench.session import Plan, Session
-from client.bench.texts import everyday, read_texts
-from client.commands.options import add_server, check_writable, seconds, timeouts
+from client.commands.bench_requests import KINDS, add_requests, make_workload, source
+from client.commands.options import add_server, check_writable, count, count_or_none, counts, rates, seconds, timeouts
 from client.errors import InvalidArgument
 from client.local_server import running_server
-from client.request import FORMATS, SpeechRequest
 
 CONCURRENCIES = (1, 4, 16)
 DURATION_S = 30.0
@@ -37,14 +35,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "the next) or open loop (requests at a rate, whatever the server does). The tables go to stdout, progress to "
         "stderr.",
         epilog="Without --url a server of this checkout is started for it and stopped afterwards. Request i of a "
-        "level says text i, from the top again at the end of the list, with seed SEED+i. The client is one process: "
-        "good for about 64 streams; its share of a core is printed, with a warning above 80 %. "
+        "level says text i, or sends clip i, from the top again at the end of the list, with seed SEED+i. The client "
+        "is one process: good for about 64 streams; its share of a core is printed, with a warning above 80 %. "
         "Exit code: 0 measured, 1 the server or a file failed, or no request came to its end, 2 wrong usage, "
         "130 interrupted (what there is is printed).",
     )
     add = parser.add_argument
-    add("what", nargs="?", default="tts", choices=["tts"], help="what to measure: tts, text to speech")
-    add_server(parser, None, "absent: start one on free ports")
+    add(
+        "what",
+        nargs="?",
+        default="tts",
+        choices=list(KINDS),
+        help="what to measure: tts, text to speech (tts); asr, back",
+    )
+    add_server(
+        parser,
+        None,
+        which="tts or asr",
+        waits="tts: 60 for the first, 10 for each later one; asr: 60",
+        url=None,
+        without="absent: start one on free ports",
+    )
     add(
         "--serve-arg",
         action="append",
@@ -60,25 +71,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     load = parser.add_argument_group("load")
     add = load.add_argument
     which = load.add_mutually_exclusive_group()
-    which.add_argument("--concurrency", type=_counts, metavar="N,N…", help="closed loop: requests at a time (1,4,16)")
-    which.add_argument("--rate", type=_rates, metavar="R,R…", help="open loop: requests a second")
-    add("--requests", type=_count, metavar="N", help="requests of each level")
+    which.add_argument("--concurrency", type=counts, metavar="N,N…", help="closed loop: requests at a time (1,4,16)")
+    which.add_argument("--rate", type=rates, metavar="R,R…", help="open loop: requests a second")
+    add("--requests", type=count, metavar="N", help="requests of each level")
     add("--duration", type=seconds, metavar="S", help="seconds in which a level sends requests (30 unless --requests)")
-    add("--warmup", type=_count_or_none, metavar="N", help="requests before a level, not counted (those at a time; 4)")
+    add("--warmup", type=count_or_none, metavar="N", help="requests before a level, not counted (those at a time; 4)")
     add("--arrivals", choices=ARRIVALS, default="poisson", help="open loop: gaps between requests (poisson)")
     add("--arrival-seed", type=int, default=0, metavar="N", help="open loop: seed of the poisson gaps (0)")
-    add("--max-outstanding", type=_count, metavar="N", help="open loop: skip, and count, arrivals above N inside")
-    request = parser.add_argument_group("requests")
-    add = request.add_argument
-    add("--texts", type=Path, metavar="FILE", help="one text a line (16 everyday sentences)")
-    add("--seed", type=int, default=0, metavar="N", help="seed of each level's first request (0)")
-    add("--temperature", type=float, metavar="T", help="0 is greedy")
-    add("--top-p", type=float, metavar="P", help="above 0, up to 1")
-    add("--top-k", type=int, metavar="K", help="0 is off")
-    add("--max-frames", type=int, metavar="N", help="the most frames to say")
-    add("--first-chunk-frames", type=int, metavar="N", help="frames in the first chunk")
-    add("--chunk-frames", type=int, metavar="N", help="frames in the later chunks")
-    add("--format", choices=FORMATS, default="s16", help="what the server sends (s16)")
+    add("--max-outstanding", type=count, metavar="N", help="open loop: skip, and count, arrivals above N inside")
+    add_requests(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     output.add_argument("--records", action="store_true", help="with --json: every request too")
@@ -87,27 +88,28 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     plan = _plan(args)
-    texts = everyday() if args.texts is None else read_texts(args.texts)
     if args.records and args.json is None:
         raise InvalidArgument("needs a file for the records; give --json FILE", field="--records")
     if args.json is not None:
         check_writable(args.json, "--json")
     if args.serve_arg and args.url is not None:
         raise InvalidArgument("is for a server that this command starts; leave --url out", field="--serve-arg")
+    workload = make_workload(args)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with contextlib.ExitStack() as stack:
         url, metrics = args.url, args.metrics_url
         if url is None:
             # No canary: the counters then count our requests alone. What serve.py prints is not our result.
-            ports = stack.enter_context(running_server(["--canary-interval", "0", *args.serve_arg], stdout=2))
+            ports = stack.enter_context(
+                running_server([*workload.serve_args, "--canary-interval", "0", *args.serve_arg], stdout=2)
+            )
             url, metrics = f"127.0.0.1:{ports['grpc']}", metrics or f"127.0.0.1:{ports['metrics']}"
         session = Session(
             plan=plan,
             url=url,
             model=args.model,
             timeouts=timeouts(args),
-            texts=texts,
-            request=_request(args),
+            workload=workload,
             metrics_address=metrics_address(metrics, url),
         )
         try:
@@ -125,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace, session: Session, date: str) -> None:
     """The tables to stdout, the JSON to its file."""
     found = _found(args, session, date)
-    print(f"{_heading(found)}\n\n{report(session.levels, session.has_timeline, session.metrics_problem)}", flush=True)
+    tables = report(session.levels, KINDS[args.what], session.has_timeline, session.metrics_problem)
+    print(f"{_heading(found)}\n\n{tables}", flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"Wrote {args.json}.", file=sys.stderr, flush=True)
@@ -154,37 +157,22 @@ def _plan(args: argparse.Namespace) -> Plan:
     )
 
 
-def _request(args: argparse.Namespace) -> SpeechRequest:
-    return SpeechRequest(
-        b"",
-        seed=args.seed,
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        max_frames=args.max_frames,
-        format=args.format,
-        first_chunk_frames=args.first_chunk_frames,
-        chunk_frames=args.chunk_frames,
-    )
-
-
 def _found(args: argparse.Namespace, session: Session, date: str) -> dict[str, Any]:
     levels = []
     for level, records in zip(session.levels, session.records, strict=True):
         levels.append(level.as_dict())
         if args.records:
             levels[-1]["records"] = [record.as_dict() for record in records]
-    settings = {name: value for name, value in vars(session.request).items() if name not in ("text", "extra")}
     return {
-        "schema": 1,
+        "schema": 2,
+        "what": args.what,
         "date": date,
         "command": shlex.join(["python", "-m", "client", *sys.argv[1:]]),
         "machine": describe(),
         "server": {**session.server, "local": args.url is None, "metrics": session.metrics_address},
         "method": {"percentiles": METHOD, "times": "seconds, latencies from when a request was due"},
         "plan": vars(session.plan),
-        "request": {**settings, "texts": os.path.basename(args.texts) if args.texts else "built in"},
-        "texts": len(session.texts),
+        "request": session.workload.as_dict() | {"source": source(args)},
         "interrupted": session.interrupted,
         "metrics_problem": session.metrics_problem,
         "levels": levels,
@@ -200,33 +188,3 @@ def _heading(found: dict[str, Any]) -> str:
         f"client   {machine['cpu']}, {machine['cores_usable']} of {machine['cores']} cores, GPU: {gpus}\n"
         f"server   {server.get('name', '?')} {server.get('version', '?')} {where}"
     )
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count; give a whole number from 1 up")
-    return value
-
-
-def _count_or_none(text: str) -> int:
-    return 0 if text.strip() == "0" else _count(text)
-
-
-def _rates(text: str) -> tuple[float, ...]:
-    rates = []
-    for part in text.split(","):
-        try:
-            rates.append(float(part))
-        except ValueError:
-            rates.append(0.0)
-        if not 0 < rates[-1] < float("inf"):
-            raise argparse.ArgumentTypeError(f"{part!r} is not a rate; give requests a second above 0")
-    return tuple(rates)

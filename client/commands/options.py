@@ -23,16 +23,58 @@ def seconds(text: str) -> float:
     return value
 
 
-def add_server(parser: argparse.ArgumentParser, url: str | None = DEFAULT_URL, without: str = DEFAULT_URL) -> None:
-    """The server's options. ``url`` is the default of --url, ``without`` what the help says about leaving it out."""
+def add_server(
+    parser: argparse.ArgumentParser,
+    model: str | None = "tts",
+    *,
+    which: str = "",
+    waits: str = "60 for the first, 10 for each later one",
+    url: str | None = DEFAULT_URL,
+    without: str = DEFAULT_URL,
+) -> None:
+    """The server's options.
+
+    model    default of --model; ``which`` is what its help says about leaving it out, when that is not its name
+    waits    what the help says about leaving out --timeout
+    url      default of --url; ``without`` is what its help says about leaving it out
+    """
     parser.add_argument("--url", default=url, help=f"host:port of the server's gRPC port ({without})")
-    parser.add_argument("--model", default="tts", help="name of the ensemble (tts)")
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="the longest wait for any chunk (60 for the first, 10 for each later one)",
-    )
+    parser.add_argument("--model", default=model, help=f"name of the ensemble ({which or model})")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help=f"the longest wait for any chunk ({waits})")
+
+
+def count(text: str) -> int:
+    """An argparse type: a whole number from 1 up."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count; give a whole number from 1 up")
+    return value
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """An argparse type: counts with commas between them."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def count_or_none(text: str) -> int:
+    """An argparse type: a whole number from 0 up."""
+    return 0 if text.strip() == "0" else count(text)
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """An argparse type: finite numbers above 0 with commas between them."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(float(part))
+        except ValueError:
+            found.append(0.0)
+        if not 0 < found[-1] < float("inf"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not a rate; give requests a second above 0")
+    return tuple(found)
 
 
 def timeouts(args: argparse.Namespace) -> dict[str, Any]:

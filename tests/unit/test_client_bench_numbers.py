@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from client.bench.distribution import distribution, percentile
-from client.bench.level import Level, summarise, underrun
-from client.bench.record import OK, Record
+from client.bench.level import Tally
+from client.bench.record import OK
 from client.bench.schedule import arrival_times
+from client.bench.speech import SpeechLevel, SpeechRecord, summarise, underrun
 from client.bench.stages import STAGES, breakdown
 
 RATE = 24000
 
 
-def record(index: int = 0, due: float = 0.0, sent: float | None = None, **fields: object) -> Record:
+def record(index: int = 0, due: float = 0.0, sent: float | None = None, **fields: object) -> SpeechRecord:
     """Two chunks of 0.5 s, 0.1 s and 0.4 s after ``due``."""
     values: dict[str, object] = {
         "ended": due + 0.4,
@@ -25,10 +26,10 @@ def record(index: int = 0, due: float = 0.0, sent: float | None = None, **fields
         "sample_rate": RATE,
         "chunks": ((due + 0.1, RATE // 2), (due + 0.4, RATE // 2)),
     }
-    return Record(index=index, due=due, sent=due if sent is None else sent, **{**values, **fields})  # type: ignore[arg-type]
+    return SpeechRecord(index=index, due=due, sent=due if sent is None else sent, **{**values, **fields})  # type: ignore[arg-type]
 
 
-def failure(kind: str, due: float = 0.0, after: float = 0.01) -> Record:
+def failure(kind: str, due: float = 0.0, after: float = 0.01) -> SpeechRecord:
     return record(due=due, kind=kind, ended=due + after, chunks=(), sample_rate=0, finish_reason="")
 
 
@@ -107,7 +108,7 @@ def test_a_level_adds_up() -> None:
         failure("TIMEOUT", 0.0, 3.0),
         failure("INTERNAL", 0.0, 1.0),
     ]
-    level = summarise("2/s", records, started=9, skipped=4, offered=2.0, window=3.0)
+    level = summarise(Tally("2/s", started=9, skipped=4, offered=2.0, window=3.0), records)
     assert (level.finished, level.lost, level.skipped, level.unfinished) == (3, 2, 4, 1)
     assert {kind: found.n for kind, found in level.errors.items()} == {
         "BROKEN": 1, "INTERNAL": 1, "TIMEOUT": 1, "UNAVAILABLE": 2,
@@ -124,20 +125,20 @@ def test_a_level_adds_up() -> None:
 
 
 def test_a_level_without_a_window_ends_with_its_last_request() -> None:
-    level = summarise("c=1", [record(0), record(1, due=0.6)], started=2)
+    level = summarise(Tally("c=1", started=2), [record(0), record(1, due=0.6)])
     assert level.window == pytest.approx(1.0)
     assert level.requests_per_s == pytest.approx(2.0)
     assert level.send_delay.n == 0
 
 
 def test_an_empty_level() -> None:
-    level = summarise("c=1", [], started=0)
+    level = summarise(Tally("c=1", started=0), [])
     assert (level.window, level.requests_per_s, level.first_chunk.n, level.stages) == (0.0, 0.0, 0, None)
 
 
 def test_a_stream_without_audio_is_finished_but_has_no_latency() -> None:
     silent = record(chunks=((0.1, 0),), ended=0.1)
-    level = summarise("c=1", [silent], started=1)
+    level = summarise(Tally("c=1", started=1), [silent])
     assert (level.finished, level.first_chunk.n, level.underrun.n) == (1, 0, 0)
     assert silent.as_dict()["real_time_factor"] is None
 
@@ -157,7 +158,7 @@ def test_stages_and_rest_add_up_to_the_total() -> None:
     assert all(value == pytest.approx(0.02) for value in found.stages.values())
     assert found.total == pytest.approx(0.4)
     assert found.rest == pytest.approx(0.4 - 7 * 0.02)
-    assert found.first_vocoder == pytest.approx(0.01)
+    assert found.aside == {"1st voc.": pytest.approx(0.01)}
 
 
 def test_stages_with_missing_events() -> None:
@@ -166,12 +167,12 @@ def test_stages_with_missing_events() -> None:
     known = {name: value for name, value in found.stages.items() if value is not None}
     assert known == {"build": pytest.approx(0.1), "to queue": pytest.approx(0.05)}
     assert found.rest == pytest.approx(0.25)
-    assert found.first_vocoder is None
+    assert found.aside == {"1st voc.": None}
     assert breakdown([record(), failure("BROKEN")]) is None
 
 
-def big_level() -> Level:
+def big_level() -> SpeechLevel:
     """A level with large numbers everywhere, for the width of tables."""
     records = [record(i, due=i / 100, timeline=timeline(1.2345)) for i in range(12000)]
     records += [failure("UNAVAILABLE", i / 100, 0.04) for i in range(200)]
-    return summarise("12.5/s", records, started=12200, offered=12.5, client_cpu=0.9, window=120.0)
+    return summarise(Tally("12.5/s", started=12200, offered=12.5, client_cpu=0.9, window=120.0), records)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from client.__main__ import main
-from client.bench.level import summarise
+from client.bench import speech_tables
+from client.bench.level import Tally
 from client.bench.load import Load
 from client.bench.machine import describe
 from client.bench.metrics import metrics_address, parse
 from client.bench.progress import LoadProgress
 from client.bench.report import report, warnings
+from client.bench.speech import summarise
 from client.bench.table import fixed, render, whole
 from client.bench.texts import everyday, read_texts
 from client.errors import InvalidArgument, StreamBroken
@@ -79,7 +81,7 @@ def test_every_table_fits_120_columns() -> None:
     )
     metrics |= {f"voxstage_decoder_{name}": 123456.0 for name in names}
     metrics |= {"voxstage_vocoder_steps": 123456.0, "voxstage_vocoder_step_seconds": 9876.5}
-    text = report([dataclasses.replace(big_level(), metrics=metrics)], timeline=True)
+    text = report([dataclasses.replace(big_level(), metrics=metrics)], speech_tables, timeline=True)
     assert max(map(len, text.splitlines())) <= 120
     for title in ("Latency", "Playback", "Warning: 12.5/s: the client used 90 %", "Errors", "Stages", "Server"):
         assert title in text
@@ -89,23 +91,23 @@ def test_every_table_fits_120_columns() -> None:
 
 
 def test_what_is_missing_is_said_in_a_line() -> None:
-    level = summarise("c=1", [record()], started=1)
-    text = report([level], timeline=False, metrics_problem="http://x/metrics could not be read (no).")
+    level = summarise(Tally("c=1", started=1), [record()])
+    text = report([level], speech_tables, timeline=False, metrics_problem="http://x/metrics could not be read (no).")
     assert "no output 'timeline'" in text
     assert "http://x/metrics could not be read" in text
     assert "Errors" not in text
-    assert "brought a timeline" in report([level], timeline=True)
-    assert report([], timeline=False) == "No level was measured."
+    assert "brought a timeline" in report([level], speech_tables, timeline=True)
+    assert report([], speech_tables, timeline=False) == "No level was measured."
 
 
 def test_warnings() -> None:
-    level = summarise("c=1", [record()], started=3, skipped=2, client_cpu=0.81)
+    level = summarise(Tally("c=1", started=3, skipped=2, client_cpu=0.81), [record()])
     assert [line.split(": ")[1].split(" ")[0] for line in warnings(level)] == ["the", "2", "interrupted;"]
-    assert warnings(summarise("c=1", [record()], started=1, client_cpu=0.8)) == []
+    assert warnings(summarise(Tally("c=1", started=1, client_cpu=0.8), [record()])) == []
 
 
 def test_a_level_is_json() -> None:
-    level = summarise("c=1", [record(), failure("BROKEN")], started=2)
+    level = summarise(Tally("c=1", started=2), [record(), failure("BROKEN")])
     found = json.loads(json.dumps(level.as_dict(), allow_nan=False))
     assert found["underrun"]["shares"] == {"0 ms": 0, "50 ms": 0, "100 ms": 0, "200 ms": 0}
     assert found["lost"] == 1
@@ -171,7 +173,7 @@ def test_a_broken_stream_has_no_code_of_the_server() -> None:
 
 
 def test_progress_line() -> None:
-    load = Load(mock.Mock(), everyday(), mock.Mock(), [record(), failure("BROKEN")], started=5, skipped=1)
+    load = Load(mock.Mock(), mock.Mock(), [record(), failure("BROKEN")], started=5, skipped=1)
     load.start -= 2.0
     assert LoadProgress("c=4", load).line() == "c=4: 1 done, 1 error, 3 inside, 1 skipped, 2.0 s"
 
@@ -206,7 +208,7 @@ def test_wrong_usage(arguments: list[str], complaint: str, capsys: pytest.Captur
         ["--rate", "0"],
         ["--rate", "inf"],
         ["--rate", "1", "--concurrency", "1"],
-        ["asr"],
+        ["stt"],
     ],
 )
 def test_wrong_options(arguments: list[str]) -> None:

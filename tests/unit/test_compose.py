@@ -13,6 +13,7 @@ import yaml
 
 from backends.decoder.metrics import DecoderMetrics
 from backends.launch.options import find_overrides, parse_options
+from backends.launch.pipelines import pipeline_of
 from backends.launch.repository import find_models
 from backends.metrics import Histogram
 from backends.prompt.service import PromptMetrics
@@ -188,7 +189,8 @@ def test_volumes_exist_and_are_read_only(compose):
     inside = checkpoint["target"].removeprefix(compose["services"]["voxstage"]["working_dir"] + "/")
     # Docker cannot make the place for a mount inside a read-only one.
     assert (ROOT / inside).is_dir()
-    defaults = {model.parameters["checkpoint"] for model in find_models([ROOT / "model_repository"]) if model.is_stage}
+    stages = [model for model in find_models([ROOT / "model_repository"]) if pipeline_of(model.name) == "tts"]
+    defaults = {model.parameters["checkpoint"] for model in stages}
     assert defaults == {inside}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.asr.metrics import AsrPromptMetrics
 from backends.decoder.metrics import DecoderMetrics
 from backends.encoder.metrics import EncoderMetrics
 from backends.launch.options import parse_options
@@ -21,6 +22,7 @@ from backends.prompt.service import INPUTS, PromptMetrics
 from backends.timeline import STATIONS
 from backends.vocoder.service import VocoderMetrics
 from client.__main__ import build_parser
+from client.bench.stages import ASR_STAGES
 from client.bench.stages import STAGES as BENCH_STAGES
 from tests.conftest import ROOT
 
@@ -125,7 +127,7 @@ def test_options_of_serve_exist(path: Path, capsys: pytest.CaptureFixture[str]) 
     for rest in commands(TEXTS[path], r"python build_engines\.py"):
         source = (ROOT / "backends" / "encoder" / "command.py").read_text(encoding="utf-8")
         assert options(rest) <= set(re.findall(r'"(--[a-z-]+)"', source)), rest
-    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+|audio_encoder)\.(\w+)=", TEXTS[path]):
+    for stage, key in re.findall(r"--(?:set |serve-arg=)(tts_\w+|asr_\w+|audio_encoder)\.(\w+)=", TEXTS[path]):
         assert key in {field.name for field in dataclasses.fields(SETTINGS[stage])}, f"{stage}.{key}"
 
 
@@ -164,7 +166,7 @@ def test_every_parameter_is_in_tuning() -> None:
 
 
 def test_every_metric_is_in_architecture() -> None:
-    stages = (PromptMetrics(), EncoderMetrics(), DecoderMetrics(), VocoderMetrics())
+    stages = (PromptMetrics(), EncoderMetrics(), DecoderMetrics(), VocoderMetrics(), AsrPromptMetrics())
     code = {metric.name for metrics in stages for metric in metrics}
     rows = re.findall(r"^\| `(voxstage_\w+)` \| (\w+) \|", TEXTS[ROOT / "docs" / "architecture.md"], re.MULTILINE)
     assert sorted(code) == sorted(name for name, _ in rows)
@@ -179,10 +181,11 @@ def test_every_station_and_bench_stage_is_explained() -> None:
     section = re.search(r"^## Timeline\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "architecture.md"], re.M | re.DOTALL)
     assert section is not None
     assert tuple(re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)) == STATIONS
-    section = re.search(r"^## The stage table\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "bench.md"], re.M | re.DOTALL)
-    assert section is not None
-    stages = re.findall(r"^\| ([a-z ]+) \| `(\w+)` … `(\w+)` \|", section.group(1), re.MULTILINE)
-    assert tuple(stages) == BENCH_STAGES
+    for heading, known in (("The stage table", BENCH_STAGES), ("Speech to text", ASR_STAGES)):
+        section = re.search(rf"^## {heading}\n(.*?)(?=^## )", TEXTS[ROOT / "docs" / "bench.md"], re.M | re.DOTALL)
+        assert section is not None
+        stages = re.findall(r"^\| ([a-z ]+) \| `(\w+)` … `(\w+)` \|", section.group(1), re.MULTILINE)
+        assert tuple(stages) == known
 
 
 def test_performance_names_the_command_of_every_result() -> None:
@@ -196,7 +199,7 @@ def test_every_input_and_output_is_in_the_readme() -> None:
     readme = TEXTS[ROOT / "README.md"]
     request = re.search(r"^## Request\n(.*?)(?=^## )", readme, re.MULTILINE | re.DOTALL)
     assert request is not None
-    (ensemble,) = find_models([ROOT / "ensemble"])
+    (ensemble,) = [model for model in find_models([ROOT / "ensemble"]) if model.name == "tts"]
     assert ensemble.inputs == INPUTS
     config = (ensemble.folder / "config.pbtxt").read_text(encoding="utf-8")
     outputs = re.findall(r'name: "(\w+)"', config[config.index("output [") : config.index("ensemble_scheduling")])
@@ -206,7 +209,7 @@ def test_every_input_and_output_is_in_the_readme() -> None:
 def test_python_in_the_readme_parses() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXTS[ROOT / "README.md"], re.MULTILINE | re.DOTALL)
     blocks += re.findall(r"python3 -c '\n(.*?)'", TEXTS[ROOT / "README.md"], re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         ast.parse(block)
 

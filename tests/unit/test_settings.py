@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from backends.asr.decoder_service import AsrDecoderStage
+from backends.asr.encoder_service import AsrEncoderStage
+from backends.asr.prompt_service import AsrPromptStage
 from backends.decoder.service import DecoderStage
 from backends.decoder.settings import DecoderSettings
 from backends.encoder.service import AudioEncoderStage
@@ -25,6 +28,9 @@ def test_the_launcher_checks_with_the_classes_that_the_stages_load() -> None:
         "tts_prompt": PromptStage,
         "tts_decoder": DecoderStage,
         "tts_vocoder": VocoderStage,
+        "asr_prompt": AsrPromptStage,
+        "asr_encoder": AsrEncoderStage,
+        "asr_decoder": AsrDecoderStage,
     }
     assert {name: stage.Settings for name, stage in stages.items()} == SETTINGS
     assert SETTINGS.keys() == {model.name for model in find_models([home() / "model_repository"])}

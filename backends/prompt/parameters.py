@@ -1,0 +1,17 @@
+"""Request parameters: where ``generate_stream`` puts JSON fields that are no inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from backends.errors import InvalidArgument
+
+# What Triton's own front ends may add; anything else is a field that we do not have.
+_TRITON_PARAMETERS = ("triton_", "sequence_", "priority", "timeout", "binary_data", "headers")
+
+
+def refuse_unknown(parameters: Iterable[str], model: str, inputs: Sequence[str]) -> None:
+    """Raise InvalidArgument for a field that ``model``, which has ``inputs``, does not know."""
+    for name in parameters:
+        if not name.startswith(_TRITON_PARAMETERS):
+            raise InvalidArgument(name, f"is not an input of {model}; it has {', '.join(inputs)}")
