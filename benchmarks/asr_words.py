@@ -2,13 +2,15 @@
 
     python -m benchmarks.asr_words --data DIR                        in process, and transformers
     python -m benchmarks.asr_words --data DIR --url localhost:8001   and the server there
+    python -m benchmarks.asr_words --data DIR --url localhost:8001 --only server
 
 The server must serve the pipeline asr with the same checkpoint. ``benchmarks/asr_speech.py`` says where the recordings
 in DIR come from. Each set is written down by transformers, and by ours one at a time and 32 at once; "equal" counts
 texts that are those of transformers, letter for letter. Errors are words substituted, deleted and inserted, after the
 English normaliser that Whisper's results are given with (here without its table of spellings). *recording*: all clips
 one after another as one recording, in the windows that ``backends/asr/windows.py`` makes of it, and, to compare, cut
-every 30 s; there the whole text counts, and equality by window.
+every 30 s; there the whole text counts, and equality by window. The server gets the recording in one piece, cuts it by
+itself, and must give what transformers gives of the windows, joined by spaces.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from tests.judge import edits
 
 ROOT = Path(__file__).resolve().parents[1]
 _WINDOW = 30.0
-Write = Callable[[Sequence[Samples]], list[str]]
+#: For every passage its texts.
+Write = Callable[[Sequence["Passage"]], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,21 @@ class Passage:
 
     said: str
     clips: list[Samples]
+
+
+def by_clip(write: Callable[[Sequence[Samples]], list[str]]) -> Write:
+    """A writer of passages from one of clips."""
+
+    def passages_of(group: Sequence[Passage]) -> list[list[str]]:
+        texts = iter(write([clip for passage in group for clip in passage.clips]))
+        return [[next(texts) for _ in passage.clips] for passage in group]
+
+    return passages_of
+
+
+def in_one_piece(write: Callable[[Sequence[Samples]], list[str]]) -> Write:
+    """A writer that hears the clips of a passage as one."""
+    return lambda group: [[text] for text in write([np.concatenate(passage.clips) for passage in group])]
 
 
 def passages(clips: Sequence[Clip]) -> list[Passage]:
@@ -75,26 +93,28 @@ def count_errors(said: Sequence[str], heard: Sequence[str]) -> tuple[int, int]:
 
 def judge(name: str, group: Sequence[Passage], writers: dict[str, Write]) -> Iterator[dict[str, Any]]:
     """A row of the table for every writer; the first is the one that the others are held against."""
-    clips = [clip for passage in group for clip in passage.clips]
-    wanted: list[str] = []
+    wanted: list[list[str]] = []
     for writer, write in writers.items():
-        texts = write(clips)
+        texts = write(group)
         wanted = wanted or texts
-        each = iter(texts)
-        heard = [" ".join(next(each) for _ in passage.clips) for passage in group]
-        errors, words = count_errors([passage.said for passage in group], heard)
+        pairs = [
+            pair
+            for ones, others in zip(wanted, texts, strict=True)
+            for pair in (
+                zip(ones, others, strict=True) if len(ones) == len(others) else [(" ".join(ones), " ".join(others))]
+            )
+        ]
+        errors, words = count_errors([passage.said for passage in group], [" ".join(each) for each in texts])
         yield {
             "set": name,
             "writer": writer,
-            "seconds": sum(map(len, clips)) / RATE,
-            "texts": len(texts),
-            "equal": sum(one == other for one, other in zip(wanted, texts, strict=True)),
+            "seconds": sum(len(clip) for passage in group for clip in passage.clips) / RATE,
+            "texts": len(pairs),
+            "equal": sum(one == other for one, other in pairs),
             "errors": errors,
             "words": words,
             "word_error_rate": errors / words,
-            "differ": [
-                {"transformers": one, "ours": other} for one, other in zip(wanted, texts, strict=True) if one != other
-            ],
+            "differ": [{"transformers": one, "ours": other} for one, other in pairs if one != other],
         }
 
 
@@ -104,6 +124,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder where the packages were unpacked")
     parser.add_argument("--checkpoint", type=Path, help="a Whisper as transformers has it; default: tiny.en")
     parser.add_argument("--url", help="host:port of gRPC of a server with the pipeline asr and the same checkpoint")
+    parser.add_argument("--only", default="", metavar="WORD", help="of ours, those whose name has this word in it")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1, help="of torch, in this process")
@@ -113,15 +134,16 @@ def main() -> None:
     folder = options.checkpoint or default_checkpoint(ROOT)
     many = options.concurrency
     ours, reference = InProcess(folder, many), Reference(folder)
-    writers: dict[str, Write] = {
-        "transformers": reference.write,
-        "in process, 1 at once": lambda clips: ours.write(clips, 1),
-        f"in process, {many} at once": lambda clips: ours.write(clips, many),
+    writers = {
+        "transformers": by_clip(reference.write),
+        "in process, 1 at once": by_clip(lambda clips: ours.write(clips, 1)),
+        f"in process, {many} at once": by_clip(lambda clips: ours.write(clips, many)),
     }
     if options.url:
         server = Server(options.url)
-        writers["server, 1 at once"] = lambda clips: server.write(clips, 1)
-        writers[f"server, {many} at once"] = lambda clips: server.write(clips, many)
+        writers["server, 1 at once"] = in_one_piece(lambda clips: server.write(clips, 1))
+        writers[f"server, {many} at once"] = in_one_piece(lambda clips: server.write(clips, many))
+    writers = {name: write for name, write in writers.items() if name == "transformers" or options.only in name}
     books, phone = librivox(options.data), prompts(options.data, options.prompts)
     groups = {
         "librivox": passages(books),
@@ -131,7 +153,9 @@ def main() -> None:
     }
     rows = []
     for name, group in groups.items():
-        for row in judge(name, group, writers):
+        # A server cuts where it is quiet.
+        fit = {each: write for each, write in writers.items() if "every" not in name or "server" not in each}
+        for row in judge(name, group, fit):
             rows.append(row)
             print(
                 f"{name:27s} {row['writer']:23s} {row['equal']:4d} of {row['texts']:<4d} equal "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import av
@@ -11,7 +12,7 @@ import pytest
 import soundfile
 
 from benchmarks.asr_speech import RATE, Clip, librivox, prompts
-from benchmarks.asr_words import count_errors, judge, passages, recording
+from benchmarks.asr_words import Passage, by_clip, count_errors, in_one_piece, judge, passages, recording
 
 
 def write_g722(path: Path, samples: np.ndarray) -> None:
@@ -80,11 +81,27 @@ def test_errors_are_counted_on_normal_words(said: str, heard: str, errors: int, 
 
 def test_a_row_counts_equal_texts_and_errors() -> None:
     clips = [Clip("one", "the cat", tone(1)), Clip("two", "a dog", tone(2))]
-    writers = {"transformers": lambda each: ["The cat.", "The dog."], "ours": lambda each: ["The cat.", "A dog."]}
+    writers = {
+        "transformers": by_clip(lambda each: ["The cat.", "The dog."]),
+        "ours": by_clip(lambda each: ["The cat.", "A dog."]),
+    }
     first, second = judge("pets", passages(clips), writers)
     assert (first["errors"], first["words"], first["equal"], first["seconds"]) == (1, 4, 2, 3.0)
     assert (second["errors"], second["equal"], second["texts"]) == (0, 1, 2)
     assert second["differ"] == [{"transformers": "The dog.", "ours": "A dog."}]
+
+
+def test_a_server_hears_a_recording_in_one_piece() -> None:
+    clips = [tone(1), tone(2)]
+    heard: list[int] = []
+
+    def write(each: Sequence[np.ndarray]) -> list[str]:
+        heard.extend(map(len, each))
+        return ["The cat. A cat."]
+
+    group = [Passage("the cat a dog", clips)]
+    _, row = judge("pets", group, {"transformers": by_clip(lambda _: ["The cat.", "A cat."]), "s": in_one_piece(write)})
+    assert heard == [3 * RATE] and (row["texts"], row["equal"], row["errors"]) == (1, 1, 1)
 
 
 def test_one_recording_of_all_clips_is_cut_both_ways() -> None:
