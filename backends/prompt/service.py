@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.errors import Cancelled, CheckpointError, Internal, InvalidArgument, VoxstageError
+from backends.encoder.clip import no_encoder
+from backends.errors import Cancelled, Internal, InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, read_string, scalar
 from backends.metrics import Counter, Metrics
 from backends.models.languages import check_language
@@ -131,13 +132,12 @@ class PromptStage:
             request.fail(Internal(f"{type(error).__name__}: {error}"))
 
     def _open_desk(self, checkpoint: Path) -> VoiceDesk | None:
-        """None where the codec's config does not say what an encoder reads: then there are no voices from clips."""
-        settings = self.settings
-        try:
-            wanted = ClipFormat.load(checkpoint / "codec", settings.max_voice_seconds)
-        except CheckpointError as error:
-            self._context.log.warning("%s: no voices from clips: %s", self._context.name, error)
+        """None for a codec without an encoder: then there are no voices from clips."""
+        settings, folder = self.settings, checkpoint / "codec"
+        if (why := no_encoder(folder)) is not None:
+            self._context.log.info("%s: no voices: %s", self._context.name, why)
             return None
+        wanted = ClipFormat.load(folder, settings.max_voice_seconds)
         return VoiceDesk(
             wanted,
             self._encode,

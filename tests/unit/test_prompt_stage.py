@@ -258,7 +258,7 @@ def test_a_checkpoint_whose_codec_encodes_nothing_speaks_without_voices(
 ) -> None:
     (tmp_path / "tts").symlink_to(voice / "tts")
     (tmp_path / "codec").mkdir()
-    (tmp_path / "codec" / "config.json").write_text('{"sampling_rate": 24000}')
+    (tmp_path / "codec" / "config.json").write_text('{"model_type": "mimi"}')
     context: Any = Context(codec)
     mute = PromptStage(PromptSettings(checkpoint=str(tmp_path)), context)
     assert ask(mute, text=text("Hi."))["rows"].shape == (26, 13) and not mute.voices
