@@ -16,7 +16,7 @@ def sentence(text: str) -> str:
 
 
 #: The first word of a problem whose subject is the field, or begins with it.
-PREDICATES = ("and", "begins", "cannot", "has", "holds", "is", "makes", "means", "needs")
+PREDICATES = ("and", "begins", "cannot", "has", "holds", "is", "lasts", "makes", "means", "needs")
 
 
 class SpeechError(Exception):

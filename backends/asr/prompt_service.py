@@ -40,6 +40,8 @@ INPUTS = (*AUDIO_INPUTS, *WISHES)
 _ENCODER = "asr_encoder"
 _ID = 2**63 - 1
 _DONE, _STOP = Number("done", 0, _ID), Number("stop", 0, _ID)
+#: How much of what a model hears at once a window may fill, where audio is cut: 29.5 of Whisper's 30 s.
+_FILLED = 59 / 60
 
 
 @dataclass(eq=False, slots=True)
@@ -141,7 +143,8 @@ class AsrPromptStage:
         """Windows of audio float32 [n]; of several, silent ones are left out. What fits into one is heard as it is."""
         if len(samples) <= int(self.max_window_seconds * RATE):
             return [Window(0, len(samples))]
-        windows = split(samples, self.max_window_seconds)
+        # A window that speech fills to its last sample makes Whisper drop most of its text (docs/performance.md).
+        windows = split(samples, min(self.max_window_seconds, self.family.max_seconds * _FILLED))
         heard = [window for window in windows if not window.silent]
         with self._lock:
             self.metrics.silent.inc(len(windows) - len(heard))

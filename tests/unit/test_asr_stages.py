@@ -22,6 +22,7 @@ from backends.asr.log_mel import RATE
 from backends.asr.prompt_service import AsrPromptStage
 from backends.asr.settings import AsrDecoderSettings, AsrEncoderSettings, AsrPromptSettings
 from backends.errors import VoxstageError
+from tests.server.dummies import wait_until
 from tests.unit.tiny_asr import ENDS, byte_tokenizer, tiny_moss_transcribe, tiny_qwen3_asr, tiny_whisper, without_end
 
 TOKENS, LETTERS = 12, 256
@@ -153,7 +154,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     stages = Stages(folder)
     yield request.param, model, stages
     stages.decoder.engine.check_idle()
-    assert stages.prompt.metrics.inside.value == 0 and not stages.decoder._transcriptions
+    # The last word from the decoder to the prompt stage follows the last text.
+    assert wait_until(lambda: stages.prompt.metrics.inside.value == 0 and not stages.decoder._transcriptions)
     stages.close()
 
 

@@ -14,6 +14,7 @@ from backends.errors import InvalidArgument
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.options import find_overrides, parse_options
 from backends.launch.parameters import check_checkpoints, check_parameters
+from backends.launch.pipelines import choose_models
 from backends.launch.repository import Model, find_models
 from backends.models.languages import check_language
 from tests.conftest import ROOT
@@ -23,7 +24,7 @@ VOICE = ROOT / "checkpoints" / "voice" / "tts"
 
 def check(*settings: str, models: list[Model] | None = None) -> None:
     options = parse_options([word for setting in settings for word in ("--set", setting)], ROOT)
-    models = models or find_models(options.repositories)
+    models = models or choose_models(find_models(options.repositories), options.pipelines)
     overrides = find_overrides(options, models)
     check_parameters(models, overrides)
     check_checkpoints(models, overrides, ROOT)
