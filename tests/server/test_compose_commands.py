@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from backends.launch.pipelines import pipeline_of
 from backends.launch.ports import pick_ports
 from backends.launch.process import stage_processes
 from tests.compose import healthcheck, load, seconds, words
@@ -92,7 +93,9 @@ def test_a_dead_stage_ends_the_container_so_that_it_is_started_again(tmp_path):
     with running("voxstage-cpu", tmp_path) as container:
         assert not container.healthy()
         state = container.wait_serving()
-        assert sorted(state["stages"]) == sorted(path.name for path in (ROOT / "model_repository").iterdir())
+        assert sorted(state["stages"]) == sorted(
+            path.name for path in (ROOT / "model_repository").iterdir() if pipeline_of(path.name) != "asr"
+        )
         assert container.healthy(), container.log
         _check_exported_metrics(container.metrics)
         os.kill(state["stages"]["tts_decoder"], signal.SIGKILL)

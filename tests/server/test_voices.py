@@ -148,7 +148,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "rate 0": ({"reference_audio": tone(24000), "reference_sample_rate": 0}, "reference_sample_rate", "0 is below"),
     "rate 10^7": ({"reference_audio": tone(24000), "reference_sample_rate": 10**7}, "reference_sample_rate", "192000"),
     "unreadable": ({"reference_audio": b"RIFF....WAVEfmt "}, "reference_file", "cannot be read"),
-    "no audio": ({"reference_audio": b"<html>"}, "reference_file", "none of wav, flac, mp3 and ogg"),
+    "no audio": ({"reference_audio": b"<html>"}, "reference_file", "wav, flac, mp3 and ogg do not"),
     "an hour": ({"reference_audio": wav_header(8000, 57_600_000) + b"\1\0" * 300_000}, "reference_file", "30 s"),
     "unknown": ({"voice": "nobody"}, "voice", "'nobody' is unknown; known voices: rms, slt"),
     "two voices": ({"voice": "slt", "reference_audio": FILES["slt"]}, "reference_file", "is given beside voice"),
