@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from backends.decoder.metrics import DecoderMetrics
+from backends.graph_capture import capture_graph
 
 log = logging.getLogger(__name__)
-
-_WARM_UP_RUNS = 2
 
 
 class StepGraphs:
@@ -49,14 +49,7 @@ class StepGraphs:
                         log.warning("%d bytes free, below %d: no graph for %d rows", free, min_free_bytes, bucket)
                         continue
                     slot_ids = torch.full((bucket,), idle_slot, dtype=torch.int64, device=self._device)
-                    stream.wait_stream(torch.cuda.current_stream(self._device))
-                    with torch.cuda.stream(stream):
-                        for _ in range(_WARM_UP_RUNS):
-                            step(slot_ids, sampled)
-                    torch.cuda.current_stream(self._device).wait_stream(stream)
-                    graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                        output = step(slot_ids, sampled)
+                    graph, output = capture_graph(partial(step, slot_ids, sampled), pool, stream)
                     self._graphs[bucket, sampled] = (graph, slot_ids, output)
         except Exception as error:
             self.disable("capture", error)

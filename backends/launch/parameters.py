@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,24 @@ SETTINGS: dict[str, type] = {
     "asr_encoder": AsrEncoderSettings,
     "asr_decoder": AsrDecoderSettings,
 }
-#: (stage, parameter) may not be above (other stage, parameter): one asks the other for that much.
-NOT_ABOVE = (
-    ("tts_prompt", "max_positions", "tts_decoder", "max_positions"),
-    ("tts_prompt", "max_voice_seconds", "audio_encoder", "max_seconds"),
+
+
+def _not_above(key: str, other: str, bound: str) -> Callable[[Any, Any], None]:
+    """A check that ``key`` of one stage is not above ``bound`` of the stage ``other``: it asks for that much."""
+
+    def check(settings: Any, others: Any) -> None:
+        value, limit = getattr(settings, key), getattr(others, bound)
+        if value > limit:
+            raise InvalidArgument(key, f"{value} is above {limit}, the value of {other}.{bound}")
+
+    return check
+
+
+#: Stages whose parameters must fit each other, where both are served: (stage, other stage, check of both settings).
+FIT: tuple[tuple[str, str, Callable[[Any, Any], None]], ...] = (
+    ("tts_prompt", "tts_decoder", _not_above("max_positions", "tts_decoder", "max_positions")),
+    ("tts_prompt", "audio_encoder", _not_above("max_voice_seconds", "audio_encoder", "max_seconds")),
+    ("asr_prompt", "asr_decoder", check_room),
 )
 #: Stages whose checkpoint is one for speech to text.
 ASR_STAGES = frozenset({"asr_prompt", "asr_encoder", "asr_decoder"})
@@ -61,17 +75,17 @@ def check_parameters(models: Sequence[Model], overrides: Overrides) -> None:
             continue
         try:
             settings: Any = load_settings(SETTINGS[model.name], model.name, model.parameters, changed)
-            if model.name == "asr_prompt" and "asr_decoder" in loaded:  # the repository is read in order of names
-                check_room(settings, loaded["asr_decoder"][1])
         except InvalidArgument as error:
             raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
         loaded[model.name] = model, settings
-    for stage, key, other, bound in NOT_ABOVE:
+    for stage, other, check in FIT:
         if stage in loaded and other in loaded:
-            (model, settings), limit = loaded[stage], getattr(loaded[other][1], bound)
-            if (value := getattr(settings, key)) > limit:
-                origin = _origin(model, key, overrides.get(stage, {}))
-                raise LaunchError(f"{origin}: {value} is above {limit}, the value of {other}.{bound}", USAGE)
+            model, settings = loaded[stage]
+            try:
+                check(settings, loaded[other][1])
+            except InvalidArgument as error:
+                origin = _origin(model, error.field, overrides.get(stage, {}))
+                raise LaunchError(f"{origin}: {error.problem}", USAGE) from None
 
 
 def check_checkpoints(models: Sequence[Model], overrides: Overrides, root: Path) -> None:

@@ -29,6 +29,7 @@ from backends.models.linear import pack_linears, stream_linears
 from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, CodeSampler, KVSpec
 from backends.models.qwen3_backbone import Qwen3Backbone
+from backends.models.random_weights import random_module
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
@@ -115,17 +116,9 @@ class MossTTSLocal(nn.Module):
         """The model that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
         config = read_json(folder / "config.json")
         _check(config, folder)
-        with torch.device("meta"):
-            weights = MossTTSLocalWeights(config)
-        weights = weights.to(dtype).to_empty(device=device)
-        generator = torch.Generator(device=device).manual_seed(seed)
-        with torch.no_grad():
-            for name, parameter in weights.named_parameters():
-                if "norm" in name or ".ln_" in name:
-                    parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-                else:
-                    parameter.normal_(0.0, float(config.get("initializer_range", 0.02)), generator=generator)
-        return cls(config, weights.eval().requires_grad_(False), SamplingDefaults.load(folder), stream_weights)
+        deviation = float(config.get("initializer_range", 0.02))
+        weights = random_module(lambda: MossTTSLocalWeights(config), device, dtype, deviation, seed)
+        return cls(config, weights, SamplingDefaults.load(folder), stream_weights)
 
     def embed(self, rows: Tensor) -> Tensor:
         """Rows int64 [N, 1 + codebooks] -> the sum of their embeddings [N, hidden]; the pad code adds nothing."""

@@ -26,6 +26,7 @@ from backends.models.linear import pack_linears, stream_linears
 from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, AudioSpec, CodeSampler, KVSpec
 from backends.models.qwen3_backbone import Qwen3Backbone
+from backends.models.random_weights import random_module
 from backends.models.text_rows import greedy_defaults, text_row_spec
 
 MODEL_TYPE, MOSS_TYPE = "qwen3_asr", "moss_transcribe_diarize"
@@ -83,7 +84,8 @@ class Qwen3ASR(nn.Module):
         # A tied head may be stored all the same; the embedding is what counts.
         prefixes = ("model.language_model.",) if is_tied(config) else ("model.language_model.", "lm_head.")
         load_weights(weights, folder, dtype, prefixes)
-        return cls(config, end_tokens(config, folder), _frozen(weights, device), stream_weights)
+        weights = weights.to(device).eval().requires_grad_(False)
+        return cls(config, end_tokens(config, folder), weights, stream_weights)
 
     @classmethod
     def dummy(
@@ -92,17 +94,9 @@ class Qwen3ASR(nn.Module):
         """The decoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
         config = read_json(folder / "config.json")
         check_config(config, folder)
-        with torch.device("meta"):
-            weights = Qwen3ASRWeights(config)
-        weights = weights.to(dtype).to_empty(device=device)
-        generator = torch.Generator(device=device).manual_seed(seed)
-        with torch.no_grad():
-            for name, parameter in weights.named_parameters():
-                if "norm" in name:
-                    parameter.fill_(1.0)
-                else:
-                    parameter.normal_(0.0, config["text_config"].get("initializer_range", 0.02), generator=generator)
-        return cls(config, end_tokens(config, folder), _frozen(weights, device), stream_weights)
+        deviation = config["text_config"].get("initializer_range", 0.02)
+        weights = random_module(lambda: Qwen3ASRWeights(config), device, dtype, deviation, seed)
+        return cls(config, end_tokens(config, folder), weights, stream_weights)
 
     def embed(self, rows: Tensor) -> Tensor:
         """Rows int64 [N, 2] -> embeddings of their tokens [N, hidden]; the engine puts audio states in their place."""
@@ -147,7 +141,3 @@ def check_config(config: dict[str, Any], folder: Path, types: tuple[str, ...] = 
         raise CheckpointError(f"{folder}/config.json: rope_type {rope['rope_type']!r} is not implemented")
     if text.get("hidden_act", "silu") != "silu":
         raise CheckpointError(f"{folder}/config.json: hidden_act {text['hidden_act']!r} is not implemented")
-
-
-def _frozen(weights: Qwen3ASRWeights, device: torch.device) -> Qwen3ASRWeights:
-    return weights.to(device).eval().requires_grad_(False)

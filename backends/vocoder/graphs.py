@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from backends.graph_capture import capture_graph
 from backends.vocoder.metrics import VocoderMetrics
 
 log = logging.getLogger(__name__)
-
-_WARM_UP_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,7 @@ class VocoderGraphs:
                     )
                     break
                 inputs = packed(streams, frames).to(self._device)
-                stream.wait_stream(torch.cuda.current_stream(self._device))
-                with torch.cuda.stream(stream):
-                    for _ in range(_WARM_UP_RUNS):
-                        step(inputs, streams)
-                torch.cuda.current_stream(self._device).wait_stream(stream)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                    audio = step(inputs, streams)
+                graph, audio = capture_graph(partial(step, inputs, streams), pool, stream)
                 self._graphs[streams, frames] = (graph, inputs, audio)
         except Exception as error:
             self.disable("capture", error)

@@ -18,6 +18,7 @@ from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import VoxstageError
 from backends.models.moss_tts_local import MossTTSLocal
+from tests.gpu.no_sync import forbid_sync
 
 pytestmark = pytest.mark.gpu
 REQUESTS, SLOTS = 100, 64
@@ -126,20 +127,7 @@ def test_a_step_does_not_synchronise(model: MossTTSLocal, monkeypatch: pytest.Mo
     """``set_sync_debug_mode`` raises at any call that waits for the device, launch by launch, eager and graph."""
     for graph in (False, True):
         engine = DecoderEngine(model, config(cuda_graph=graph))
-        faults: list[Exception] = []
-        launch = engine._runner.launch
-
-        def watched(requests: Any, launch: Any = launch, faults: list[Exception] = faults) -> Any:
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                return launch(requests)
-            except RuntimeError as error:
-                faults.append(error)
-                raise
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-
-        monkeypatch.setattr(engine._runner, "launch", watched)
+        faults = forbid_sync(engine, monkeypatch)
         run(engine, model, 8, 8)
         assert not faults
         engine.close()

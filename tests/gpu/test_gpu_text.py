@@ -22,6 +22,7 @@ from backends.models.qwen3_asr_encoder import Qwen3ASREncoder
 from backends.models.text_rows import text_rows
 from backends.models.whisper import Whisper
 from backends.models.whisper_encoder import WhisperEncoder
+from tests.gpu.no_sync import forbid_sync
 from tests.unit.decoding import Listener
 
 pytestmark = pytest.mark.gpu
@@ -122,20 +123,7 @@ def test_no_switch_and_no_load_changes_a_token(model: Model) -> None:
 def test_a_step_does_not_synchronise(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for graph in (False, True):
         engine = DecoderEngine(model, config(cuda_graph=graph))
-        faults: list[Exception] = []
-        launch = engine._runner.launch
-
-        def watched(requests: Any, launch: Any = launch, faults: list[Exception] = faults) -> Any:
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                return launch(requests)
-            except RuntimeError as error:
-                faults.append(error)
-                raise
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-
-        monkeypatch.setattr(engine._runner, "launch", watched)
+        faults = forbid_sync(engine, monkeypatch)
         run(engine, model, range(12), 12)
         assert not faults, faults
         engine.close()
