@@ -8,6 +8,7 @@ times nor the deadline between chunks. What is buffered is at most the answer to
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class ChunkStream(Generic[C]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: BaseException | None = None
         self._ended = False
+        self._closing = threading.Event()
         self.started_at = time.monotonic()
 
     async def __aenter__(self: S) -> S:
@@ -114,6 +116,7 @@ class ChunkStream(Generic[C]):
 
     def cancel(self) -> None:
         """Cancel the request without waiting. Does nothing when the stream has ended. Safe from any thread."""
+        self._closing.set()
         if self._task is None:
             if not self._ended:
                 self._ended, self._end = True, _closed()
@@ -132,7 +135,7 @@ class ChunkStream(Generic[C]):
             self.started_at = time.monotonic()
             self._loop = asyncio.get_running_loop()
             # The task holds the queue but not this object, so that dropping this object is noticed and cancels it.
-            self._task = self._loop.create_task(_read(self._source, self._queue))
+            self._task = self._loop.create_task(_read(self._source, self._queue, self._closing))
             # A task that is cancelled before its first step never runs its own ending.
             self._task.add_done_callback(partial(_put_closed, self._queue))
 
@@ -160,8 +163,12 @@ class _Loop(Generic[C]):
         self._stream.cancel()
 
 
-async def _read(source: Source[C], queue: asyncio.Queue[C | BaseException | None]) -> None:
-    """Read one call to its end into ``queue``: chunks, then None (all is well) or the error to raise."""
+async def _read(source: Source[C], queue: asyncio.Queue[C | BaseException | None], closing: threading.Event) -> None:
+    """Read one call to its end into ``queue``: chunks, then None (all is well) or the error to raise.
+
+    ``closing``: the stream has been closed. Before Python 3.12 ``wait_for`` loses a cancellation that comes together
+    with what it waits for, and the call would be read on.
+    """
     call: Any = None
     chunks = 0
     end: BaseException | None = None
@@ -170,6 +177,8 @@ async def _read(source: Source[C], queue: asyncio.Queue[C | BaseException | None
         final = False
         while not final:
             chunk = await _next_chunk(call, chunks, source)
+            if closing.is_set():
+                raise asyncio.CancelledError
             final = chunk.final
             if final:
                 await _expect_end(call, chunks + 1)
