@@ -8,6 +8,8 @@ import torch
 
 from backends.errors import InvalidArgument
 
+_CPU = torch.device("cpu")
+
 
 def resolve_device(name: str) -> torch.device:
     """``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``. InvalidArgument for what is not there."""
@@ -25,6 +27,11 @@ def resolve_device(name: str) -> torch.device:
             raise InvalidArgument("device", f"{name!r} is not there: this machine has {count} CUDA devices")
         return torch.device("cuda", device.index or 0)
     return device
+
+
+def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """``tensor``, of the CPU, on ``device`` without waiting for it: a copy from pageable memory would."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def default_threads() -> int:
@@ -48,6 +55,10 @@ def give_way(steps: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + steps))
 
 
-def use_threads(count: int) -> None:
-    """Compute with ``count`` CPU threads (0: the default) in the calling thread; every computing thread calls it."""
-    torch.set_num_threads(count or default_threads())
+def use_threads(count: int, device: torch.device = _CPU) -> None:
+    """Compute with ``count`` CPU threads in the calling thread; every computing thread calls it.
+
+    0: :func:`default_threads` where ``device`` is a CPU, one where it is a GPU. What the host computes for a GPU is
+    small, and a team that waits for its next piece spins (H200, 16 cores: half of them were busy with nothing).
+    """
+    torch.set_num_threads(count or (default_threads() if device.type == "cpu" else 1))

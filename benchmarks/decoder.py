@@ -153,7 +153,7 @@ def main() -> None:
     options = parser.parse_args()
     gpu = options.device.startswith("cuda")
     options.batches = options.batches or ((1, 2, 4, 8, 16, 32, 64) if gpu else (1, 2, 4, 8, 16))
-    options.prefill_rows = options.prefill_rows or (128 if gpu else 32)
+    options.prefill_rows = options.prefill_rows or 32
     options.prefill_lengths = options.prefill_lengths or ((256, 1024) if gpu else (64, 256))
     bench = Bench(options)
     name = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()

@@ -129,7 +129,7 @@ def serve(options: argparse.Namespace, folder: Path) -> tuple[subprocess.Popen[b
     (checkpoint / "codec").symlink_to(ROOT / "checkpoints" / "voice" / "codec")
     settings = {
         "device": options.device, "load_format": options.load_format, "force_frames": options.frames,
-        "max_running": max(options.concurrency), "prefill_rows": options.prefill_rows, "checkpoint": str(checkpoint),
+        "max_running": max(options.concurrency), "checkpoint": str(checkpoint),
         "max_positions": options.positions, "prefix_cache": "false",
     }  # fmt: skip
     command = [
@@ -164,7 +164,7 @@ def main() -> None:
     gpu = options.device.startswith("cuda")
     options.concurrency = options.concurrency or ((1, 16, 64) if gpu else (1, 4))
     options.checkpoint = "benchmarks/configs/moss_tts_local_v1.5" if gpu else "checkpoints/voice"
-    options.load_format, options.prefill_rows = ("dummy", 128) if gpu else ("safetensors", 32)
+    options.load_format = "dummy" if gpu else "safetensors"
     options.positions = -(-(options.prompt + options.frames + 32) // 64) * 64
     about = sitting(options)
     load = MossTTSLocal.dummy if gpu else MossTTSLocal.load
@@ -174,7 +174,7 @@ def main() -> None:
     engine = DecoderEngine(
         model,
         EngineConfig(
-            max_running=max(options.concurrency), max_positions=options.positions, prefill_rows=options.prefill_rows,
+            max_running=max(options.concurrency), max_positions=options.positions,
             force_frames=options.frames, prefix_cache=False,
         ),
     )  # fmt: skip

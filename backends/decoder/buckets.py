@@ -68,8 +68,27 @@ def _agrees(model: DecoderModel, rows: Tensor, size: int, reference: list[Tensor
     return True
 
 
+def alike_in_any_place(model: DecoderModel, count: int, shift: int) -> bool:
+    """Whether rows of a product of ``count`` rows have the same bits ``shift`` rows further on, seen at load.
+
+    A library may divide the sums of one part of a product and not those of another.
+    """
+    spec, generator = model.rows, torch.Generator().manual_seed(0)
+    rows = torch.randint(spec.codebook_size, (count, spec.width), generator=generator)
+    rows[:, 0] = spec.assistant_slot_id
+    return torch.equal(_hidden(model, rows).roll(shift, 0), _hidden(model, rows.roll(shift, 0)))
+
+
 def _step(model: DecoderModel, rows: Tensor) -> list[Tensor]:
-    """Hidden states and every logit of one decode step of ``rows``, each at position 0.
+    """Hidden states and every logit of one decode step of ``rows``."""
+    with torch.inference_mode():
+        hidden, recorder = _hidden(model, rows), _Recorder()
+        model.frame(hidden, recorder)
+    return [hidden, *recorder.logits]
+
+
+def _hidden(model: DecoderModel, rows: Tensor) -> Tensor:
+    """Hidden states of ``rows``, each at position 0.
 
     Attention is replaced by a sum of a row's own heads: it is per row by construction, the rest of a layer is not.
     """
@@ -81,7 +100,4 @@ def _step(model: DecoderModel, rows: Tensor) -> list[Tensor]:
 
     with torch.inference_mode():
         attention = DecoderAttention(attend, lambda layer, q: q.flatten(1))
-        hidden = model.backbone(model.embed(rows.to(model.device)), positions, attention)
-        recorder = _Recorder()
-        model.frame(hidden, recorder)
-    return [hidden, *recorder.logits]
+        return model.backbone(model.embed(rows.to(model.device)), positions, attention)

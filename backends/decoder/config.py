@@ -17,7 +17,7 @@ class EngineConfig:
     kv_pages: int = 0  # 0: enough for every slot at its longest
     page_rows: int = 16
     prefill_rows: int = 32
-    prefill_pieces: int = 1
+    prefill_pieces: int = 0  # 0: 1 on a CPU; 8 on a GPU, where they are read in one pass
     deterministic: bool = True
     lookahead: bool = True
     lookahead_min_batch: int = 0  # 0: 1 on a GPU; never on a CPU, where host and device are one
@@ -28,6 +28,10 @@ class EngineConfig:
     nice: int = 0  # on a CPU: by how much the engine's thread gives way to those that queue and send
     force_frames: int = 0  # benchmarks: every request makes exactly so many frames
     check_integrity: bool = False
+
+    def pieces(self, device_type: str) -> int:
+        """Pieces of prompts between two decode steps, on a device of that type (``cpu``, ``cuda``)."""
+        return self.prefill_pieces or (1 if device_type == "cpu" else 8)
 
     def pages(self) -> int:
         """Pages of the KV cache. Raises InvalidArgument for sizes that do not fit together."""

@@ -14,6 +14,7 @@ from backends.decoder.loop import DecodeLoop
 from backends.decoder.memory import PageMemory
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.prompt_audio import check_audio
+from backends.decoder.prompt_reader import PromptReader
 from backends.decoder.request import DecodeRequest, FinishReason, Phase, rows_to_prefill
 from backends.decoder.runner import Flight, Runner, RunnerConfig
 from backends.decoder.scheduler import Scheduler
@@ -36,11 +37,15 @@ class DecoderEngine:
         self.model, self.config, self.metrics = model, config, metrics or DecoderMetrics()
         pages = config.pages()
         shapes = RunnerConfig(
-            config.max_running, config.max_positions, pages, config.page_rows, config.prefill_rows, config.deterministic
-        )
+            config.max_running, config.max_positions, pages, config.page_rows, config.prefill_rows,
+            config.pieces(model.device.type), config.deterministic,
+        )  # fmt: skip
         self._runner = Runner(model, shapes)
         self._memory = PageMemory(pages, config.page_rows, config.prefix_cache, self.metrics)
         self._scheduler = Scheduler(config.max_running, config.max_waiting)
+        self._reader = PromptReader(
+            self._runner, self._memory, self._scheduler, self.metrics, shapes.prefill_pieces, self._start, self._fail
+        )
         min_batch = config.lookahead_min_batch or (1 if model.device.type == "cuda" else config.max_running + 1)
         self._loop = DecodeLoop(self._launch, self._resolve, config.lookahead, min_batch)
         self._condition = threading.Condition()
@@ -59,6 +64,11 @@ class DecoderEngine:
     def graphs(self) -> int:
         """CUDA graphs that serve; 0 where steps run eagerly."""
         return self._runner.graphs
+
+    @property
+    def prefill_graph(self) -> bool:
+        """Whether prompts are read by a CUDA graph."""
+        return self._runner.prefill_graph
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -122,7 +132,7 @@ class DecoderEngine:
 
     def _run(self) -> None:
         """The thread. Whatever ends it, no stream is left to wait for ever and no request is taken afterwards."""
-        use_threads(self.config.num_threads)
+        use_threads(self.config.num_threads, self.model.device)
         if self.model.device.type == "cpu":
             give_way(self.config.nice)
         try:
@@ -141,7 +151,7 @@ class DecoderEngine:
     def _serve(self) -> None:
         while self._take():
             try:
-                self._prefill()
+                self._reader.read()
                 if self._scheduler.running:
                     self._step()
             except Exception as error:  # a fault of the model or the device: its streams end, the engine goes on
@@ -197,29 +207,6 @@ class DecoderEngine:
         except RuntimeError as error:
             self.metrics.integrity_failures.inc()
             log.error("the decoder is idle and its bookkeeping is wrong: %s", error)
-
-    def _prefill(self) -> None:
-        """Read the next pieces of prompts; a request whose prompt is read joins the batch."""
-        for _ in range(self.config.prefill_pieces):
-            request = self._scheduler.next_prefill()
-            if request is None:
-                return
-            started = time.perf_counter()
-            try:
-                if not request.pages and not self._start(request):
-                    return  # no pages and nobody younger to take them from: it waits for those who run
-                if self._runner.read_audio(request):
-                    pass  # the work of one piece
-                elif request.stored < request.prefill_rows:
-                    self.metrics.prefill_rows.inc(self._runner.prefill(request))
-                if self._runner.is_read(request):
-                    self._memory.remember(request, request.prefill_rows)
-                    self._runner.join(request)
-                    self._scheduler.run(request)
-            except Exception as error:  # this request's prompt alone
-                log.exception("a prefill failed")
-                self._fail([request], error)
-            self.metrics.prefill_seconds.inc(time.perf_counter() - started)
 
     def _start(self, request: DecodeRequest) -> bool:
         """Look the prompt up in the prefix cache and get pages for the rest of it. False when there are none."""

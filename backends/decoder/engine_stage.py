@@ -34,7 +34,7 @@ class EngineStage:
     def __init__(self, settings: EngineSettings, context: StageContext, folder: Path, load: LoadModel) -> None:
         """Raises InvalidArgument for more positions than the checkpoint has; 0 of them: what it has, up to 1024."""
         device = resolve_device(settings.device)
-        use_threads(settings.num_threads)
+        use_threads(settings.num_threads, device)
         dtype = choose_dtype(settings.dtype, device)
         self.metrics = DecoderMetrics()
         model = load(folder, device, dtype, settings.stream_weights)
@@ -68,16 +68,12 @@ class EngineStage:
         """The stream has ended; nobody asks about its client any more."""
         self._open.pop(stream_id, None)
 
-    def hung_up(self, stream_id: int) -> None:
-        """The client of an open stream has gone."""
-        self.engine.cancel(stream_id)
-
     def _poll_cancels(self) -> None:
         """For direct clients: inside an ensemble a running step never sees its cancel."""
         while not self._stop.wait(_CANCEL_POLL_SECONDS):
             for stream_id, request in list(self._open.items()):
                 if request.cancelled():
-                    self.hung_up(stream_id)
+                    self.engine.cancel(stream_id)
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

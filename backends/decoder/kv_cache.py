@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backends.device import upload
 from backends.kernels import (
     AttentionWorkspace,
     attention_workspace,
     paged_decode_attention,
+    paged_prefill_attention,
     qk_norm_rope_store,
     split_keys_for,
 )
@@ -55,9 +57,7 @@ class PagedCache:
         """
         count = len(lines)
         device = self.keys.device
-        before = torch.tensor(list(pages[: start // self.page_rows]), dtype=torch.int64)
-        if self.keys.is_cuda:
-            before = before.pin_memory().to(device, non_blocking=True)
+        before = upload(torch.tensor(list(pages[: start // self.page_rows]), dtype=torch.int64), device)
         visible = torch.ones(count, start + count, dtype=torch.bool, device=device).tril(diagonal=start)
 
         def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
@@ -76,6 +76,19 @@ class PagedCache:
 
         return attend
 
+    def prefill_pieces(self, tables: Tensor, starts: Tensor, ends: Tensor, lines: Tensor) -> Attention:
+        """Attention of pieces of several prompts, for :func:`backends.kernels.paged_prefill_attention`.
+
+        ``lines`` int64, one a row: where it is stored (the scratch page's for rows that are stored already, and for
+        padding). Everything is read from the pages, this pass's rows too.
+        """
+
+        def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+            q, keys, values = self._take(layer, qkv, heads, lines), self.keys[layer], self.values[layer]
+            return paged_prefill_attention(q, keys, values, tables, starts, ends, heads.dim**-0.5).flatten(1)
+
+        return attend
+
     def decode(self, tables: Tensor, lengths: Tensor, lines: Tensor) -> Attention:
         """Attention of one row a slot, on a GPU, for a :class:`backends.kernels.StepInput`; nothing from the host.
 
@@ -84,16 +97,7 @@ class PagedCache:
         """
 
         def attend(layer: int, qkv: Tensor, heads: Heads) -> Tensor:
-            keys, values = self.keys[layer], self.values[layer]
-            if heads.q_weight is None or heads.k_weight is None or heads.cos is None or heads.sin is None:
-                q, k, v = heads.split(qkv)
-                self._store(layer, lines, k, v)
-                q = q.contiguous()
-            else:
-                q = qk_norm_rope_store(
-                    qkv, heads.q_weight, heads.k_weight, heads.eps, heads.cos, heads.sin, heads.positions,
-                    keys, values, lines,
-                )  # fmt: skip
+            q, keys, values = self._take(layer, qkv, heads, lines), self.keys[layer], self.values[layer]
             workspace = self._workspace(heads)
             return paged_decode_attention(q, keys, values, tables, lengths, heads.dim**-0.5, workspace).flatten(1)
 
@@ -126,6 +130,17 @@ class PagedCache:
             return out.flatten(1)
 
         return attend
+
+    def _take(self, layer: int, qkv: Tensor, heads: Heads, lines: Tensor) -> Tensor:
+        """Store keys and values of the rows at ``lines``; the queries [N, heads, dim]."""
+        if heads.q_weight is None or heads.k_weight is None or heads.cos is None or heads.sin is None:
+            q, k, v = heads.split(qkv)
+            self._store(layer, lines, k, v)
+            return q.contiguous()
+        return qk_norm_rope_store(
+            qkv, heads.q_weight, heads.k_weight, heads.eps, heads.cos, heads.sin, heads.positions,
+            self.keys[layer], self.values[layer], lines,
+        )  # fmt: skip
 
     def _workspace(self, heads: Heads) -> AttentionWorkspace:
         """One for all layers and steps, made at the first call and never moved."""

@@ -9,7 +9,6 @@ import numpy as np
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.pages import PagePool
 from backends.decoder.prefix_cache import PrefixCache
-from backends.decoder.prompt_audio import CONTENT_WIDTH
 from backends.decoder.request import DecodeRequest
 from backends.rows import prompt_row_keys
 
@@ -38,6 +37,7 @@ class PageMemory:
             rows = request.rows.numpy().astype(np.int32)
             content = request.audio.content(len(rows)) if request.audio is not None else None
             request.keys = prompt_row_keys(rows, request.slot_token, content)
+            request.prompt = rows if content is None else np.concatenate([rows, content], axis=1)
 
     def match(self, request: DecodeRequest) -> None:
         """Give ``request`` the longest run of cached pages that its rows start with."""
@@ -84,14 +84,11 @@ class PageMemory:
 
     def _known_rows(self, request: DecodeRequest) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         """Rows as the prefix cache compares them: where there is audio, with what a row holds of it."""
-        rows = request.rows.numpy().astype(np.int32)
-        if request.generated:
-            made = np.empty((request.frames, rows.shape[1]), dtype=np.int32)
-            made[:, 0] = request.slot_token
-            made[:, 1:] = np.stack([codes.numpy() for codes in request.generated])
-            rows = np.concatenate([rows, made])
-        if request.audio is None:
-            return rows
-        content = np.zeros((len(rows), CONTENT_WIDTH), dtype=np.int32)
-        content[: len(request.rows)] = request.audio.content(len(request.rows))
-        return np.concatenate([rows, content], axis=1)
+        prompt = request.prompt
+        assert prompt is not None, "keys and rows are made together"
+        if not request.generated:
+            return prompt
+        made = np.zeros((request.frames, prompt.shape[1]), dtype=np.int32)
+        made[:, 0] = request.slot_token
+        made[:, 1 : request.rows.shape[1]] = np.stack([codes.numpy() for codes in request.generated])
+        return np.concatenate([prompt, made])

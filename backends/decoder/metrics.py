@@ -23,6 +23,10 @@ class DecoderMetrics(PrefixMetrics):
         self.step_seconds = Counter("voxstage_decoder_step_seconds", "Seconds spent in decode steps")
         self.prefill_rows = Counter("voxstage_decoder_prefill_rows", "Prompt rows read")
         self.prefill_seconds = Counter("voxstage_decoder_prefill_seconds", "Seconds spent reading prompts")
+        self.prefill_passes = Counter("voxstage_decoder_prefill_passes", "Passes in which prompts were read together")
+        self.prefill_graph_replays = Counter(
+            "voxstage_decoder_prefill_graph_replays", "Passes over prompts run as a CUDA graph"
+        )
         self.overruns = Counter("voxstage_decoder_overruns", "Rows computed for streams that had already ended")
         self.graph_replays = Counter("voxstage_decoder_graph_replays", "Decode steps run as a CUDA graph")
         self.graph_failures = Counter(

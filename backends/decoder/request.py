@@ -98,6 +98,8 @@ class DecodeRequest:
     cross_layers: int = 0
     generated: list[Tensor] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
+    # Int32: the rows as the prefix cache compares them, with what they hold of the audio; set with the keys.
+    prompt: NDArray[np.int32] | None = None
     chunks: int = 0
     pending: list[Tensor] = field(default_factory=list)
     retractions: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -9,16 +10,20 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from backends.decoder.buckets import decode_buckets
+from backends.decoder.buckets import alike_in_any_place, decode_buckets
 from backends.decoder.cross_cache import CrossCache
 from backends.decoder.graphs import StepGraphs
 from backends.decoder.kv_cache import PagedCache
 from backends.decoder.metrics import DecoderMetrics
+from backends.decoder.prefill_pass import Piece, PrefillPass
 from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import Sampler
+from backends.device import upload
 from backends.kernels import SlotState, StepInput, begin_step, finish_step
 from backends.models.protocol import Attention, DecoderModel, EncoderDecoderModel, audio_spec
 from backends.rows import pack_row_keys, row_key
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class RunnerConfig:
     pages: int
     page_rows: int
     prefill_rows: int
+    prefill_pieces: int = 1
     deterministic: bool = True
 
 
@@ -57,6 +63,12 @@ class Frame:
     ended: bool
 
 
+def reads_together(model: DecoderModel) -> bool:
+    """Whether prompts are read in passes: on a GPU, unless the model attends to an encoder's states beside them."""
+    audio = audio_spec(model)
+    return model.device.type == "cuda" and (audio is None or audio.cross is None)
+
+
 class Runner:
     """Runs the model at fixed shapes: decode at the rows of a bucket, prefill at ``prefill_rows`` rows of one request.
 
@@ -75,6 +87,7 @@ class Runner:
         if audio is not None and audio.cross is not None:
             self._cross = CrossCache(audio.cross, slots, device, paged=device.type != "cpu")
         self.buckets = decode_buckets(model, slots, config.deterministic)
+        self._pass = self._make_pass() if reads_together(model) else None
         self.sampler = Sampler(slots + 1, spec.width, max(spec.codebook_size, 2), device)
         rows = torch.full((slots + 1, spec.width), spec.pad_code, dtype=torch.int64, device=device)
         rows[:, 0] = 0
@@ -86,6 +99,42 @@ class Runner:
             self._buffers = [buffer.pin_memory() for buffer in self._buffers]
         self._turn = 0
         self._graphs: StepGraphs | None = None
+
+    def _make_pass(self) -> PrefillPass:
+        pieces, rows = self.config.prefill_pieces, self.config.prefill_rows
+        if pieces > 1 and self.config.deterministic and not alike_in_any_place(self.model, pieces * rows, rows):
+            log.warning(
+                "products of %d rows differ by place on this machine: prompts are read by %d", pieces * rows, rows
+            )
+            pieces = 1
+        return PrefillPass(self.model, self.cache, pieces, rows)
+
+    @property
+    def pass_pieces(self) -> int:
+        """Pieces of prompts that are read together, by :meth:`read`; 0: one by one, by :meth:`prefill`."""
+        return self._pass.pieces if self._pass is not None else 0
+
+    @property
+    def prefill_graph(self) -> bool:
+        """Whether prompts are read by a CUDA graph."""
+        return self._pass is not None and self._pass.graph
+
+    def next_pieces(self, request: DecodeRequest, room: int) -> list[Piece]:
+        """Up to ``room`` pieces that a request's prompt still needs, in order."""
+        size, limit = self.config.prefill_rows, request.prefill_rows
+        first = request.stored // size * size
+        starts = range(first, limit, size)[:room] if request.stored < limit else ()
+        return [Piece(request, start, min(start + size, limit)) for start in starts]
+
+    def read(self, pieces: Sequence[Piece]) -> int:
+        """Read up to ``pass_pieces`` pieces in one pass; returns how many rows were read."""
+        assert self._pass is not None
+        self._pass.read(pieces)
+        done = 0
+        for piece in pieces:
+            done += piece.end - piece.request.stored
+            piece.request.stored = piece.end
+        return done
 
     def prefill(self, request: DecodeRequest) -> int:
         """Read the next piece of a prompt; returns how many rows were read.
@@ -105,14 +154,14 @@ class Runner:
             for p in range(start, start + size)
         ]
         device = self.model.device
-        attend = self.cache.prefill(request.pages, start, self._upload(torch.tensor(lines)))
+        attend = self.cache.prefill(request.pages, start, upload(torch.tensor(lines), self.model.device))
         positions = torch.arange(start, start + size, device=device)
-        x = self.model.embed(self._upload(piece))
+        x = self.model.embed(upload(piece, self.model.device))
         if self._cross is not None:
             attend = self._cross.prefill(attend, request.slot)
         elif request.audio is not None:
             at, states = request.audio.piece(start, end)
-            x = x.index_copy(0, self._upload(at), self._upload(states.to(x.dtype)))
+            x = x.index_copy(0, upload(at, self.model.device), upload(states.to(x.dtype), self.model.device))
         self.model.backbone(x, positions, attend)
         done = end - request.stored
         request.stored = end
@@ -127,7 +176,7 @@ class Runner:
             return False
         assert self._cross is not None and request.audio is not None
         model = cast(EncoderDecoderModel, self.model)
-        states = self._upload(request.audio.states.to(self._cross.spec.dtype))
+        states = upload(request.audio.states.to(self._cross.spec.dtype), self.model.device)
         for _ in range(1 if self.model.device.type == "cpu" else self._cross.spec.layers):
             layer = request.cross_layers
             self._cross.store(layer, request.slot, *model.cross_kv(layer, states))
@@ -153,7 +202,7 @@ class Runner:
 
     @property
     def graphs(self) -> int:
-        """CUDA graphs that serve."""
+        """CUDA graphs of decode steps that serve."""
         return len(self._graphs) if self._graphs else 0
 
     def warm_up(self) -> None:
@@ -162,12 +211,16 @@ class Runner:
             slot_ids = torch.full((bucket,), self.cache.scratch_slot, dtype=torch.int64, device=self.model.device)
             for sampled in (False, True):
                 self._step(slot_ids, sampled)
+        if self._pass is not None:
+            self._pass.run()
         torch.cuda.synchronize(self.model.device)
 
     def capture(self, metrics: DecoderMetrics, min_free_bytes: int) -> None:
-        """Capture the decode steps as CUDA graphs. Call once, in the thread that will launch, before any request."""
+        """Capture decode steps and passes over prompts as CUDA graphs. Once, before any request, in this thread."""
         self._graphs = StepGraphs(metrics, self.model.device)
         self._graphs.capture(self._step, self.buckets, self.cache.scratch_slot, min_free_bytes)
+        if self._pass is not None:
+            self._pass.capture(metrics, min_free_bytes)
 
     def launch(self, requests: Sequence[DecodeRequest]) -> Flight:
         """Start one decode step of ``requests`` (each holds pages for its next position). Does not wait for it."""
@@ -222,16 +275,10 @@ class Runner:
     def _feed(self, request: DecodeRequest) -> None:
         """Put a known row onto the device: the first of a request, and every row that is replayed."""
         row = request.row(request.stored)
-        self._state.rows[request.slot] = self._upload(row)
+        self._state.rows[request.slot] = upload(row, self.model.device)
         # fill_, because `tensor[i] = number` waits for the device (torch 2.11).
         self._state.positions[request.slot].fill_(request.stored)
         self._state.steps[request.slot].fill_(request.launched_frames)
-
-    def _upload(self, tensor: Tensor) -> Tensor:
-        """Onto the device without waiting for it: a copy from pageable memory would."""
-        if self.model.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.model.device, non_blocking=True)
 
     def _step(self, slot_ids: Tensor, sampled: bool) -> Tensor:
         """One step of a GPU: everything it needs is found through ``slot_ids``, so a graph can be made of it."""

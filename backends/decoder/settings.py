@@ -23,7 +23,7 @@ class EngineSettings:
     max_waiting: int = parameter(256, minimum=0)
     max_positions: int = parameter(1024, minimum=64)
     prefill_rows: int = parameter(32, minimum=2)
-    prefill_pieces: int = parameter(1, minimum=1)
+    prefill_pieces: int = parameter(0, minimum=0, maximum=64)
     deterministic: bool = parameter(True)
     page_rows: int = parameter(16, minimum=1)
     kv_pages: int = parameter(0, minimum=0)

@@ -12,6 +12,7 @@ from backends.kernels.attention import AttentionWorkspace, attention_workspace, 
 from backends.kernels.frame import frame_attention
 from backends.kernels.linear import LinearWorkspace, Plan, gate_up_silu, linear_workspace, plan_for, skinny_linear
 from backends.kernels.norm import accumulate_layer_norm, add_layer_norm, add_rms_norm, layer_norm
+from backends.kernels.prefill import paged_prefill_attention
 from backends.kernels.ring import ring_attention, rope_ring_store
 from backends.kernels.rope import qk_norm_rope_store
 from backends.kernels.row_key import row_keys_kernel
@@ -38,6 +39,7 @@ __all__ = [
     "layer_norm",
     "linear_workspace",
     "paged_decode_attention",
+    "paged_prefill_attention",
     "plan_for",
     "qk_norm_rope_store",
     "ring_attention",

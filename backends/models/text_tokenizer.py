@@ -40,6 +40,8 @@ class TextTokenizer:
         """Ids of what a user wrote into ``field``: none of them is a control token."""
         if _NUL in text:
             raise InvalidArgument(field, f"holds a NUL character at index {text.index(_NUL)}")
+        if not text:
+            return []
         return list(self._plain.encode(text, add_special_tokens=False).ids)
 
     def pieces(self) -> dict[int, bytes]:

@@ -66,7 +66,7 @@ class VocoderStage:
 
     def __init__(self, settings: VocoderSettings, context: StageContext) -> None:
         device = resolve_device(settings.device)
-        use_threads(settings.num_threads)
+        use_threads(settings.num_threads, device)
         folder = home() / settings.checkpoint / "codec"
         self.settings, self.metrics, self._context = settings, VocoderMetrics(), context
         self.vocoder = load_engine(settings, folder, device, self.metrics)
@@ -79,7 +79,7 @@ class VocoderStage:
         self._wake, self._closing = threading.Condition(), False
         self._hangups = Outbox("vocoder-hangups")
         context.log.info("%s: %s on %s, %d streams a step", context.name, folder, device, self.vocoder.step_streams)
-        self._on_cpu = device.type == "cpu"
+        self._device = device
         self._thread = threading.Thread(target=self._loop, name="vocoder", daemon=True)
         self._thread.start()
 
@@ -116,8 +116,8 @@ class VocoderStage:
         self._hangups.close()
 
     def _loop(self) -> None:
-        use_threads(self.settings.num_threads)
-        if self._on_cpu:
+        use_threads(self.settings.num_threads, self._device)
+        if self._device.type == "cpu":
             give_way(self.settings.nice)
         while self._take():
             step = self._steps.next_step(math.inf if self._closing else time.monotonic())

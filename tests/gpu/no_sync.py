@@ -11,19 +11,24 @@ from backends.decoder.engine import DecoderEngine
 
 
 def forbid_sync(engine: DecoderEngine, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Make every launch of ``engine`` that waits for the device raise; the list fills with what was raised."""
+    """Make launches and passes of ``engine`` that wait for the device raise; the list fills with what was raised."""
     faults: list[Exception] = []
-    launch = engine._runner.launch
 
-    def watched(requests: Any) -> Any:
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return launch(requests)
-        except RuntimeError as error:
-            faults.append(error)
-            raise
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    def watch(name: str) -> None:
+        plain = getattr(engine._runner, name)
 
-    monkeypatch.setattr(engine._runner, "launch", watched)
+        def watched(work: Any) -> Any:
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return plain(work)
+            except RuntimeError as error:
+                faults.append(error)
+                raise
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        monkeypatch.setattr(engine._runner, name, watched)
+
+    watch("launch")
+    watch("read")
     return faults

@@ -155,6 +155,23 @@ def test_a_failed_replay_falls_back_to_eager_for_good(engine: DecoderEngine, mod
     assert engine.metrics.graph_failures.value == 1 and engine.graphs == 0
 
 
+def test_a_failed_replay_of_a_pass_reads_prompts_eagerly_to_the_same_codes(
+    engine: DecoderEngine, model: MossTTSLocal
+) -> None:
+    expected = run(engine, model, 6, 4)
+    assert engine.prefill_graph and engine.metrics.prefill_graph_replays.value == engine.metrics.prefill_passes.value
+
+    class Broken:
+        def replay(self) -> None:
+            raise RuntimeError("replay failed on purpose")
+
+    each = engine._runner._pass
+    assert each is not None
+    each._graph = Broken()  # type: ignore[assignment]
+    assert all(np.array_equal(a, b) for a, b in zip(run(engine, model, 6, 4), expected, strict=True))
+    assert engine.metrics.graph_failures.value == 1 and not engine.prefill_graph and engine.graphs > 0
+
+
 def test_a_failed_capture_serves_eagerly(model: MossTTSLocal, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused:
         def __init__(self, *_: Any, **__: Any) -> None:
@@ -162,13 +179,13 @@ def test_a_failed_capture_serves_eagerly(model: MossTTSLocal, monkeypatch: pytes
 
     monkeypatch.setattr(torch.cuda, "graph", Refused)
     engine = DecoderEngine(model, config(max_running=4))
-    assert engine.graphs == 0 and engine.metrics.graph_failures.value == 1
+    assert engine.graphs == 0 and not engine.prefill_graph and engine.metrics.graph_failures.value == 2
     run(engine, model, 4, 4)
     engine.close()
 
 
 def test_the_memory_guard_captures_nothing_when_told_so(model: MossTTSLocal) -> None:
     engine = DecoderEngine(model, config(max_running=4, cuda_graph_min_free_gib=10_000.0))
-    assert engine.graphs == 0 and engine.metrics.graph_failures.value == 0
+    assert engine.graphs == 0 and not engine.prefill_graph and engine.metrics.graph_failures.value == 0
     run(engine, model, 4, 4)
     engine.close()

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from backends import kernels
-from backends.kernels import activation, attention, frame, norm, rope, row_key, sampling
+from backends.kernels import activation, attention, frame, norm, prefill, rope, row_key, sampling
 from backends.kernels import step as step_kernels
 from tests import kernel_cases as cases
 from tests import kernel_id_cases as id_cases
 from tests.gpu.graph_replay import check_graph
+from tests.kernel_prefill_cases import PrefillCase, check_prefill, check_prefill_invariance
 from tests.kernel_step_cases import check_embed_rows, check_step
 
 if not torch.cuda.is_available():
@@ -59,6 +60,26 @@ def test_attention_of_a_row_among_63_others(dtype: torch.dtype, heads: tuple[int
     lengths = [(37 * i) % 900 for i in range(64)]
     case = cases.AttentionCase("cuda", dtype, heads, 128, 16, lengths, 57)
     cases.check_attention_invariance(attention, case, [1, 7, 30, 63])
+
+
+PIECES = [(0, 32), (0, 5), (0, 0), (96, 128), (32, 49), (64, 96), (992, 1024), (512, 513)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", cases.HEADS)
+@pytest.mark.parametrize("page", [16, 64])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_prefill_attention(dtype: torch.dtype, heads: tuple[int, int], page: int, dim: int) -> None:
+    case = PrefillCase("cuda", dtype, heads, dim, page, 32, PIECES)
+    check_prefill(prefill, case)
+    check_prefill_invariance(prefill, case)
+
+
+@pytest.mark.parametrize("rows", [16, 64, 128])
+def test_prefill_attention_of_pieces_of_other_sizes(rows: int) -> None:
+    case = PrefillCase("cuda", torch.bfloat16, (32, 8), 128, 16, rows, [(0, rows), (rows, rows + 7), (512, 512 + rows)])
+    check_prefill(prefill, case)
+    check_prefill_invariance(prefill, case)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

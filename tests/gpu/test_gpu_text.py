@@ -17,6 +17,7 @@ from backends.decoder.engine import DecoderEngine
 from backends.decoder.prompt_audio import PromptAudio
 from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import SamplingParams
+from backends.encoder.metrics import EncoderMetrics
 from backends.models.qwen3_asr import Qwen3ASR
 from backends.models.qwen3_asr_encoder import Qwen3ASREncoder
 from backends.models.text_rows import text_rows
@@ -142,3 +143,33 @@ def test_a_clip_among_others_has_the_states_it_has_alone(folder: Path) -> None:
             clips = [torch.randn(128, 37 * (at + 1), generator=random) for at in range(40)]
             states = packed(clips)
             assert all(torch.equal(packed([clip])[0], states[at]) for at, clip in enumerate(clips))
+            metrics = EncoderMetrics()
+            packed.capture(metrics, 0)
+            assert packed.graphs is not None and len(packed.graphs) == 8 and not metrics.graph_failures.value
+            assert all(torch.equal(a, b) for a, b in zip(packed(clips), states, strict=True))
+            assert all(torch.equal(packed([clip])[0], states[at]) for at, clip in enumerate(clips))
+            assert metrics.graph_replays.value > len(clips)
+
+
+def test_a_failed_replay_of_the_encoder_falls_back_to_the_same_states(folder: Path) -> None:
+    if folder.name.startswith("whisper"):
+        pytest.skip("the encoder of Whisper has no graphs: a pass is few and large kernels")
+    packed, metrics = (
+        Qwen3ASREncoder.dummy(folder, torch.device(DEVICE), torch.bfloat16, pass_windows=4),
+        EncoderMetrics(),
+    )
+    clips = [torch.randn(128, 300 + at, generator=torch.Generator().manual_seed(at)) for at in range(6)]
+    with torch.inference_mode():
+        expected = packed(clips)
+        packed.capture(metrics, 1 << 60)
+        assert packed.graphs is not None and not len(packed.graphs), "nothing is captured where memory is short"
+        packed.capture(metrics, 0)
+
+        class Broken:
+            def replay(self) -> None:
+                raise RuntimeError("replay failed on purpose")
+
+        entries = packed.graphs._graphs
+        packed.graphs._graphs = {key: (Broken(), *rest) for key, (_, *rest) in entries.items()}  # type: ignore[misc]
+        assert all(torch.equal(a, b) for a, b in zip(packed(clips), expected, strict=True))
+    assert metrics.graph_failures.value == 1 and not len(packed.graphs)

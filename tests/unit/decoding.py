@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from backends.decoder.chunks import ChunkSchedule
+from backends.decoder.engine import DecoderEngine
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import VoxstageError
@@ -48,3 +50,15 @@ def make(prompts: PromptBuilder, text: str, stream: int, frames: int = 12) -> tu
     sampling = SamplingParams(stream, 0.8 if stream % 2 else 0.0, 0.95, 40, 0.7)
     rows = torch.from_numpy(prompts.build(text)).long()
     return listener, DecodeRequest(stream, rows, sampling, frames, ChunkSchedule(2, 6), listener)
+
+
+def play(
+    engine: DecoderEngine, requests: Sequence[tuple[Listener, DecodeRequest]], together: bool
+) -> list[np.ndarray[Any, Any]]:
+    """The codes of every request, all at once or one after another."""
+    codes = []
+    for listener, request in requests:
+        engine.submit(request)
+        if not together:
+            codes.append(listener.codes())
+    return [listener.codes() for listener, _ in requests] if together else codes

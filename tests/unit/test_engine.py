@@ -17,7 +17,7 @@ from backends.decoder.request import DecodeRequest
 from backends.errors import Unavailable
 from backends.models.moss_tts_local import MossTTSLocal
 from backends.models.moss_tts_local_prompt import PromptBuilder
-from tests.unit.decoding import make
+from tests.unit.decoding import make, play
 
 SLOTS = 6
 
@@ -198,14 +198,9 @@ SWITCHES = [
 
 def run(engine: DecoderEngine, prompts: PromptBuilder, texts: list[str], together: bool) -> list[np.ndarray[Any, Any]]:
     """The codes of every text, seeds 0, 1, 2 ..., one after another or all at once."""
-    listeners, codes = [], []
-    for stream, text in enumerate(texts):
-        listener, request = make(prompts, text, stream, 40 if len(text) < 10 else 4 + 6 * (stream % 3))
-        engine.submit(request)
-        listeners.append(listener)
-        if not together:
-            codes.append(listener.codes())
-    return [listener.codes() for listener in listeners] if together else codes
+    frames = [40 if len(text) < 10 else 4 + 6 * (stream % 3) for stream, text in enumerate(texts)]
+    requests = [make(prompts, text, stream, frames[stream]) for stream, text in enumerate(texts)]
+    return play(engine, requests, together)
 
 
 @pytest.fixture(scope="module")
