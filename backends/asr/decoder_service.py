@@ -12,6 +12,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from backends.asr.decoders import load_decoder
 from backends.asr.family import load_family
+from backends.asr.notes import DONE, STOP, Notes
 from backends.asr.settings import AsrDecoderSettings
 from backends.asr.transcript import Piece, Transcript
 from backends.asr.window import WindowMessage
@@ -31,7 +33,7 @@ from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import InvalidArgument, VoxstageError
 from backends.fields import scalar
-from backends.outbox import Outbox
+from backends.heap import keep_freed_memory
 from backends.settings import home
 from backends.timeline import ASR_STATIONS, Timeline
 
@@ -47,6 +49,7 @@ class _Window:
     """A window while it is inside. ``stream``: its name in the engine."""
 
     message: WindowMessage
+    states: NDArray[np.float32]
     request: StageRequest
     stream: int
     timeline: Timeline
@@ -77,31 +80,34 @@ class _Sink:
 
 
 class AsrDecoderStage(EngineStage):
-    """Owns the engine and the transcripts. One instance: windows of a transcription have to meet."""
+    """Owns the engine and the transcripts. One instance: windows of a transcription have to meet.
+
+    Nobody is polled for: inside an ensemble a running step never sees a cancel, and asking costs a message to the
+    server and back for every window. The next window tells (:meth:`execute`).
+    """
 
     Settings = AsrDecoderSettings
 
     def __init__(self, settings: AsrDecoderSettings, context: StageContext) -> None:
+        keep_freed_memory()
         folder: Path = home() / settings.checkpoint
-        self.settings, self._context, self.family = settings, context, load_family(folder)
+        self.settings, self.family = settings, load_family(folder)
         super().__init__(settings, context, folder, load_decoder(folder, settings.load_format == "dummy"))
         self.defaults = self.engine.model.defaults
         self._transcriptions: dict[int, _Transcription] = {}
         self._dead: OrderedDict[int, None] = OrderedDict()
-        self._streams: dict[int, int] = {}
-        self._notes = Outbox("asr-notes")
+        self._notes = Notes(partial(context.call, _PROMPT))
 
     def execute(self, request: StageRequest) -> None:
         """Queue a window."""
-        message = WindowMessage.read(request)
+        message, states = WindowMessage.read(request)
         if request.cancelled():
             self.outbox.put(lambda: self._hang_up(message.transcription))
             request.finish()
             return
         request.release()
-        window = _Window(message, request, secrets.randbits(63), Timeline(dict(message.stamps)))
-        self._streams[window.stream] = message.transcription
-        self._open[window.stream] = request
+        timeline = Timeline(dict(zip(ASR_STATIONS, message.stamps, strict=False)))
+        window = _Window(message, states, request, secrets.randbits(63), timeline)
         self.outbox.put(lambda: self._arrive(window))
 
     def close(self) -> None:
@@ -109,23 +115,16 @@ class AsrDecoderStage(EngineStage):
         super().close()
         self._notes.close()
 
-    def hung_up(self, stream_id: int) -> None:
-        """For direct clients; inside an ensemble the next window tells."""
-        transcription = self._streams.get(stream_id)
-        if transcription is not None:
-            self.outbox.put(lambda: self._hang_up(transcription))
-
     # All that follows runs on the outbox's thread.
 
     def _arrive(self, window: _Window) -> None:
         message = window.message
         if message.transcription in self._dead:
-            self._close_window(window)
             window.request.finish()
             return
         held = self._transcriptions.setdefault(message.transcription, _Transcription())
         held.windows[message.window] = window
-        nothing = bool(message.error) or not len(message.states)
+        nothing = bool(message.error) or not len(window.states)
         detection = None if nothing else self.family.detection(message.language)
         reader = None if nothing or detection is not None else self.family.reader(message.language)
         held.transcript.open(message.window, reader, message.begin, message.end, message.last)
@@ -140,7 +139,7 @@ class AsrDecoderStage(EngineStage):
     def _decode(self, window: _Window, language: str) -> None:
         message = window.message
         try:
-            rows, at = self.family.build(len(message.states), language, message.context)
+            rows, at = self.family.build(len(window.states), language, message.context)
         except VoxstageError as error:
             self._failed(window, error)
             return
@@ -161,8 +160,8 @@ class AsrDecoderStage(EngineStage):
                     "context",
                     f"and audio make {len(rows)} prompt rows, which leave no room in {self.max_positions} positions",
                 )
-            states = torch.from_numpy(message.states)
-            audio = PromptAudio(states, message.digest, None if at is None else torch.from_numpy(at))
+            states, name = torch.from_numpy(window.states), bytes.fromhex(message.digest)
+            audio = PromptAudio(states, name, None if at is None else torch.from_numpy(at))
             sampling = SamplingParams(
                 seed=message.seed,
                 temperature=message.temperature,
@@ -199,12 +198,13 @@ class AsrDecoderStage(EngineStage):
         held = self._transcriptions.get(number)
         if held is None or message.window not in held.windows:
             return
-        if len(chunk.codes):
-            self._say(number, held.transcript.feed(message.window, chunk.codes[:, 0].tolist()))
-        if chunk.final:
-            if held.timeline is None or message.window == 0:
-                held.timeline = window.timeline
-            self._say(number, held.transcript.finish(message.window, chunk.finish_reason, chunk.error))
+        tokens = chunk.codes[:, 0].tolist()
+        if not chunk.final:
+            self._say(number, held.transcript.feed(message.window, tokens))
+            return
+        if held.timeline is None or message.window == 0:
+            held.timeline = window.timeline
+        self._say(number, held.transcript.finish(message.window, chunk.finish_reason, chunk.error, tokens))
 
     def _failed(self, window: _Window, error: VoxstageError) -> None:
         message = window.message
@@ -219,8 +219,7 @@ class AsrDecoderStage(EngineStage):
             window = held.windows[piece.window]
             if piece.closes:
                 del held.windows[piece.window]
-                self._close_window(window)
-                self._note("stop" if piece.final else "done", number)
+                self._notes.put(STOP if piece.final else DONE, number)
             window.request.reply(self._outputs(piece, held), final=piece.closes)
             if piece.final:
                 self._drop(number)
@@ -245,7 +244,7 @@ class AsrDecoderStage(EngineStage):
     def _hang_up(self, number: int) -> None:
         """Nobody listens any more."""
         if number not in self._dead:
-            self._note("stop", number)
+            self._notes.put(STOP, number)
             self._drop(number)
 
     def _drop(self, number: int) -> None:
@@ -256,12 +255,4 @@ class AsrDecoderStage(EngineStage):
             self._dead.popitem(last=False)
         for window in list(held.windows.values()) if held is not None else ():
             self.engine.cancel(window.stream)
-            self._close_window(window)
             window.request.finish()
-
-    def _close_window(self, window: _Window) -> None:
-        self._streams.pop(window.stream, None)
-        self.forget(window.stream)
-
-    def _note(self, name: str, number: int) -> None:
-        self._notes.put(lambda: self._context.call(_PROMPT, {name: scalar(number, np.int64)}))

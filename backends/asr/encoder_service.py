@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.asr.encoders import Features, StateEncoder, load_encoder
+from backends.asr.encoders import Features, Qwen3ASRStates, StateEncoder, load_encoder
 from backends.asr.log_mel import HOP, RATE
 from backends.asr.settings import AsrEncoderSettings
 from backends.decoder.engine_stage import choose_dtype
@@ -18,13 +18,17 @@ from backends.device import give_way, resolve_device, use_threads
 from backends.encoder.metrics import EncoderMetrics
 from backends.encoder.worker import EncoderWorker
 from backends.errors import Internal, InvalidArgument, VoxstageError
+from backends.heap import keep_freed_memory
 from backends.settings import home
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
-_GPU_PASS = 8
-_Job = tuple["StageRequest", Features]
+_GPU_PASS = 16
+#: A caller is asked for when its window has waited so long; asking costs a message to the server and back.
+_PATIENCE_SECONDS = 0.5
+#: A window, and when it came.
+_Job = tuple["StageRequest", Features, float]
 
 
 class AsrEncoderStage:
@@ -38,6 +42,7 @@ class AsrEncoderStage:
     replies_later = True
 
     def __init__(self, settings: AsrEncoderSettings, context: StageContext) -> None:
+        keep_freed_memory()
         self.settings, self.metrics, self._context = settings, EncoderMetrics(), context
         self._device = resolve_device(settings.device)
         self._folder = home() / settings.checkpoint
@@ -53,7 +58,7 @@ class AsrEncoderStage:
         """Queue one window. Raises InvalidArgument for other shapes, Unavailable when the queue is full."""
         self.metrics.requests.inc()
         try:
-            self._worker.put((request, self._read(request)))
+            self._worker.put((request, self._read(request), time.monotonic()))
         except VoxstageError:
             self.metrics.refused.inc()
             raise
@@ -81,14 +86,19 @@ class AsrEncoderStage:
         settings = self.settings
         if self._device.type == "cpu":
             give_way(settings.nice)
-        use_threads(settings.num_threads)
+        use_threads(settings.num_threads, self._device)
         dtype, dummy = choose_dtype(settings.dtype, self._device), settings.load_format == "dummy"
-        return load_encoder(self._folder, self._device, dtype, self._pass_clips, dummy)
+        encoder = load_encoder(self._folder, self._device, dtype, self._pass_clips, dummy)
+        if isinstance(encoder, Qwen3ASRStates) and self._device.type == "cuda" and settings.cuda_graph:
+            with torch.inference_mode():
+                encoder.capture(self.metrics, int(settings.cuda_graph_min_free_gib * 2**30))
+        return encoder
 
     def _work(self, encoder: StateEncoder, jobs: Sequence[_Job]) -> None:
         alive = []
-        for request, features in jobs:
-            if request.cancelled():
+        late = time.monotonic() - _PATIENCE_SECONDS
+        for request, features, came in jobs:
+            if came < late and request.cancelled():
                 request.fail(Internal("the caller has gone"))
             else:
                 alive.append((request, features))

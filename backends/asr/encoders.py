@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backends.checkpoint import inspect_asr_checkpoint
+from backends.encoder.metrics import EncoderMetrics
 from backends.models.moss_transcribe_encoder import MossTranscribeEncoder
 from backends.models.qwen3_asr_encoder import Qwen3ASREncoder
 from backends.models.whisper_encoder import WhisperEncoder
@@ -56,7 +57,13 @@ class Qwen3ASRStates:
     def __init__(self, encoder: Qwen3ASREncoder) -> None:
         self._encoder, self.mels = encoder, encoder.mels
 
+    def capture(self, metrics: EncoderMetrics, min_free: int) -> int:
+        """Make CUDA graphs of the passes, in the thread that encodes; how many."""
+        self._encoder.capture(metrics, min_free)
+        return len(self._encoder.graphs or ())
+
     def encode(self, windows: Sequence[Features]) -> list[NDArray[np.float32]]:
+        # One copy brings a pass to the host: see Qwen3ASREncoder.
         return [_numpy(states) for states in self._encoder([torch.from_numpy(parts[0]) for parts, _ in windows])]
 
 

@@ -1,5 +1,7 @@
 """Log-mel spectrograms: what the encoders of Whisper and Qwen3-ASR read. NumPy only, so a prompt stage needs no torch.
 
+No matrix product either: NumPy's would start a thread for every core, and many windows are computed at a time.
+
 The front end of Whisper (Radford et al. 2022): 16 kHz, windows of 400 samples (Hann) every 160, power spectrum, mel
 filters of Slaney's Auditory Toolbox (1998) scaled to unit area, log10, clipped to 8 decades below the loudest value,
 shifted and scaled to about -1 ... 1.
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 
 RATE, WINDOW, HOP = 16_000, 400, 160
 _FLOOR = 1e-10
+#: Frames at a time: what is held of them stays in a core's cache.
+_BLOCK = 160
 # Slaney's mel scale: linear up to 1000 Hz (15 mels), then 27 mels to a factor of 6.4.
 _LINEAR_HZ, _BREAK_HZ, _BREAK_MEL, _STEP = 200.0 / 3.0, 1000.0, 15.0, np.log(6.4) / 27.0
 
@@ -35,13 +39,57 @@ def log_mel(samples: NDArray[np.float32], mels: int, pad_to: int = 0) -> NDArray
         raise ValueError(f"{len(samples)} samples padded to {length}: at least {WINDOW // 2 + 1} are needed")
     # Past the audio one window may still hold some of it; what is behind that one is silence.
     heard = min(length, -(-(len(samples) + WINDOW) // HOP) * HOP)
-    padded = np.pad(np.pad(samples.astype(np.float64), (0, heard - len(samples))), WINDOW // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][: frame_count(heard)]
-    power = np.abs(np.fft.rfft(frames * _hann())) ** 2
-    found = np.log10(np.maximum(mel_filters(mels) @ power.T, _FLOOR))
+    # By hand: np.pad and sliding_window_view are Python, and whoever computes holds up all other threads with that.
+    padded = np.zeros(heard + WINDOW)
+    inner = padded[WINDOW // 2 : WINDOW // 2 + heard]
+    inner[: len(samples)] = samples
+    padded[: WINDOW // 2], padded[WINDOW // 2 + heard :] = (
+        inner[WINDOW // 2 : 0 : -1],
+        inner[-2 : -WINDOW // 2 - 2 : -1],
+    )
+    stride = padded.strides[0]
+    frames = np.lib.stride_tricks.as_strided(padded, (frame_count(heard), WINDOW), (HOP * stride, stride))
+    power = np.empty((WINDOW // 2 + 1, len(frames)))
+    for first in range(0, len(frames), _BLOCK):
+        spectrum = np.fft.rfft(frames[first : first + _BLOCK] * _hann()).T
+        part = power[:, first : first + _BLOCK]
+        np.square(spectrum.real, out=part)
+        part += np.square(spectrum.imag)
+    found = _through_filters(power, mels)
     out = np.full((mels, frame_count(length)), np.log10(_FLOOR))
-    out[:, : found.shape[1]] = found
+    out[:, : len(frames)] = np.log10(np.maximum(found, _FLOOR, out=found), out=found)
     return ((np.maximum(out, out.max(initial=np.log10(_FLOOR)) - 8.0) + 4.0) / 4.0).astype(np.float32)
+
+
+def _through_filters(power: NDArray[np.float64], mels: int) -> NDArray[np.float64]:
+    """Power float64 [201, frames] through :func:`mel_filters`: float64 [mels, frames].
+
+    A filter is a few bins wide; first of all the first bin, then of those that have more the second, and so on. Each
+    frame is summed by itself.
+    """
+    order, steps = _steps(mels)
+    out, part = np.zeros((mels, power.shape[1])), np.empty((mels, power.shape[1]))
+    for bins, weights in steps:
+        some = np.take(power, bins, axis=0, out=part[: len(bins)], mode="clip")  # the other modes copy first
+        some *= weights
+        out[: len(bins)] += some
+    return out[order]
+
+
+@lru_cache(maxsize=4)
+def _steps(mels: int) -> tuple[NDArray[np.int64], list[tuple[NDArray[np.int64], NDArray[np.float64]]]]:
+    """Filters from the widest to the narrowest, as the place of each in that order; and for the n-th bin of those that
+    have so many, which bin it is and its weight [filters, 1].
+    """
+    filters = mel_filters(mels)
+    widths = np.count_nonzero(filters, axis=1)
+    widest = np.argsort(-widths, kind="stable")
+    steps = []
+    for place in range(widths.max()):
+        some = widest[widths[widest] > place]
+        bins = np.array([np.flatnonzero(filters[each])[place] for each in some])
+        steps.append((bins, filters[some, bins][:, None]))
+    return np.argsort(widest), steps
 
 
 @lru_cache(maxsize=4)

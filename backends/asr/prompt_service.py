@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from backends.asr.family import load_family
 from backends.asr.log_mel import RATE
 from backends.asr.metrics import AsrPromptMetrics
+from backends.asr.notes import DONE, STOP, read_notes
 from backends.asr.recording import AUDIO_INPUTS, Recording, Samples, read_recording
 from backends.asr.settings import AsrPromptSettings
 from backends.asr.share import WindowShare
+from backends.asr.window import WindowMessage
 from backends.asr.windows import Window, split
 from backends.asr.wishes import WISHES, Wishes, read_wishes
 from backends.errors import Internal, InvalidArgument, Unavailable, VoxstageError
-from backends.fields import Number, scalar
+from backends.heap import keep_freed_memory
 from backends.prompt.parameters import refuse_unknown
 from backends.settings import home
 from backends.voices.cache import Found, Result, VoiceCache, Waiter
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 
 INPUTS = (*AUDIO_INPUTS, *WISHES)
 _ENCODER = "asr_encoder"
-_ID = 2**63 - 1
-_DONE, _STOP = Number("done", 0, _ID), Number("stop", 0, _ID)
 #: How much of what a model hears at once a window may fill, where audio is cut: 29.5 of Whisper's 30 s.
 _FILLED = 59 / 60
 
@@ -67,6 +67,7 @@ class AsrPromptStage:
     Settings = AsrPromptSettings
 
     def __init__(self, settings: AsrPromptSettings, context: StageContext) -> None:
+        keep_freed_memory()
         self.settings, self.metrics, self._context = settings, AsrPromptMetrics(), context
         folder = home() / settings.checkpoint
         self.family = load_family(folder)
@@ -79,12 +80,9 @@ class AsrPromptStage:
 
     def execute(self, request: StageRequest) -> None:
         """Take a request, or what ``asr_decoder`` has to say about one. Raises VoxstageError for what is refused."""
-        for number, act in ((_DONE, self._window_done), (_STOP, self._stop)):
-            told = number.read(request.tensor(number.name))
-            if told is not None:
-                act(int(told))
-                request.finish()
-                return
+        if self._told(request):
+            request.finish()
+            return
         received = time.monotonic()
         self.metrics.requests.inc()
         with self._lock:
@@ -106,6 +104,15 @@ class AsrPromptStage:
             self._inside[transcription.id] = transcription
             self.metrics.inside.set(len(self._inside))
         self._pool.submit(self._open, transcription, recording)
+
+    def _told(self, request: StageRequest) -> bool:
+        """Act on what ``asr_decoder`` says; False for a request of a client."""
+        done, over = (read_notes(name, request.tensor(name)) for name in (DONE, STOP))
+        for number in done:
+            self._window_done(number)
+        for number in over:
+            self._stop(number)
+        return bool(done or over)
 
     def close(self) -> None:
         """End the threads; Triton calls it when no request is left."""
@@ -135,9 +142,14 @@ class AsrPromptStage:
                 self.metrics.audio_seconds.inc(len(samples) / RATE)
             transcription.samples, transcription.windows = samples, windows
             transcription.share = WindowShare(max(1, len(windows)), self.settings.windows_per_request)
-            self._go_on(transcription)
+            begun = transcription.share.take()
+            for index in begun[1:]:
+                self._pool.submit(self._window, transcription, index)
         except Exception as error:
             self._fail(transcription, error)
+            return
+        for index in begun[:1]:
+            self._window(transcription, index)
 
     def cut(self, samples: Samples) -> list[Window]:
         """Windows of audio float32 [n]; of several, silent ones are left out. What fits into one is heard as it is."""
@@ -166,7 +178,7 @@ class AsrPromptStage:
             assert transcription.samples is not None
             window = transcription.windows[index]
             samples = transcription.samples[window.start : window.end]
-            digest = hashlib.blake2b(samples.tobytes(), digest_size=32).digest()
+            digest = hashlib.blake2b(samples.data, digest_size=32).digest()
             stamps: list[float] = []
 
             def answer(result: Result) -> None:
@@ -212,29 +224,29 @@ class AsrPromptStage:
     ) -> None:
         wishes, share = transcription.wishes, transcription.share
         assert share is not None
-        outputs = {
-            "transcription": scalar(transcription.id, np.int64),
-            "window": scalar(index, np.int32),
-            "last": scalar(index == share.count - 1, np.bool_),
-            "begin": scalar(window.start / RATE, np.float64),
-            "end": scalar(window.end / RATE, np.float64),
-            "states": states,
-            "digest": np.array([digest.hex().encode()], dtype=np.object_),
-            "language": scalar(wishes.language, np.object_),
-            "context": scalar(wishes.context, np.object_),
-            "max_tokens": scalar(wishes.max_tokens, np.int32),
-            "temperature": scalar(wishes.temperature, np.float32),
+        message = WindowMessage(
+            transcription=transcription.id,
+            window=index,
+            last=index == share.count - 1,
+            begin=window.start / RATE,
+            end=window.end / RATE,
+            digest=digest.hex(),
+            language=wishes.language,
+            context=wishes.context,
+            max_tokens=wishes.max_tokens,
+            temperature=wishes.temperature,
             # Another seed for each window: equal words in two of them must not draw the same numbers.
-            "seed": scalar((wishes.seed + index) % 2**63, np.int64),
-            "stamps": np.array([*transcription.stamps, *stamps], dtype=np.float64),
-            "error": scalar(error, np.object_),
-        }
+            seed=(wishes.seed + index) % 2**63,
+            stamps=(*transcription.stamps, *stamps),
+            error=error,
+        )
+        tensors = message.tensors(states)
         with self._lock:
             self.metrics.windows.inc()
         with transcription.lock:  # the last one to go must not overtake another
             transcription.replied = True
             transcription.touched = time.monotonic()
-            transcription.request.reply(outputs, final=share.sent())
+            transcription.request.reply(tensors, final=share.sent())
 
     def _fail(self, transcription: _Transcription, error: Exception, index: int | None = None) -> None:
         """As an error before the first response, else in-band: after it an error would leak the request (2.51)."""

@@ -33,7 +33,10 @@ class Qwen3ASRFamily:
         return found[None], np.array([found.shape[1]], dtype=np.int32)
 
     def check(self, language: str, context: str) -> None:
-        self.prompts.build(0, language, context)
+        if language:
+            self.prompts.language_name(language)
+        if context:
+            self.prompts.build(0, "", context)
 
     def detection(self, language: str) -> NDArray[np.int32] | None:
         return None

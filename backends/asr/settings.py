@@ -19,7 +19,7 @@ class AsrPromptSettings:
     checkpoint: str = parameter(DEFAULT_CHECKPOINT)
     max_requests: int = parameter(128, minimum=1)
     windows_per_request: int = parameter(4, minimum=1, maximum=1024)
-    workers: int = parameter(4, minimum=1, maximum=256)
+    workers: int = parameter(16, minimum=1, maximum=256)
     nice: int = parameter(10, minimum=0, maximum=19)
     max_seconds: float = parameter(3600.0, minimum=1.0, maximum=14400.0)
     max_window_seconds: float = parameter(30.0, minimum=2.0, maximum=1800.0)
@@ -40,6 +40,8 @@ class AsrEncoderSettings:
     num_threads: int = parameter(0, minimum=0)
     nice: int = parameter(10, minimum=0, maximum=19)
     pass_clips: int = parameter(0, minimum=0, maximum=256)
+    cuda_graph: bool = parameter(True)
+    cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
     max_waiting: int = parameter(512, minimum=1)
 
 

@@ -89,10 +89,13 @@ class Transcript:
         held.text.append(held.reader.feed(tokens))
         return self._say()
 
-    def finish(self, window: int, reason: str, error: str = "") -> list[Piece]:
-        """``window`` ended for ``reason`` (stop, length, cancelled, or error with an ``error``) -> what can be said."""
+    def finish(self, window: int, reason: str, error: str = "", tokens: Sequence[int] = ()) -> list[Piece]:
+        """``window`` ended with ``tokens`` for ``reason`` (stop, length, cancelled, or error with an ``error``) -> what
+        can be said.
+        """
         held = self._windows[window]
         if held.reader is not None:
+            held.text += [held.reader.feed(tokens)] if tokens else []
             held.text.append(held.reader.end())
         held.ended, held.error = reason, error
         return self._say()

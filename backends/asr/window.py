@@ -1,7 +1,13 @@
-"""What ``asr_prompt`` hands to ``asr_decoder`` about one window."""
+"""What ``asr_prompt`` hands to ``asr_decoder`` about one window: its states, and all else as one string.
+
+Every tensor of a response costs on its way through three processes, whatever it holds, and this one is sent for each
+window. So what is small travels together, as JSON: of a float that keeps every bit.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.errors import Internal
-from backends.timeline import ASR_STATIONS
 
 if TYPE_CHECKING:
     from backends.stage import StageRequest
@@ -19,8 +24,8 @@ if TYPE_CHECKING:
 class WindowMessage:
     """``window`` 0, 1 ... of ``transcription``, from ``begin`` to ``end`` seconds; ``last``: none follows.
 
-    ``states`` float32 [N, width], memory of its own; none: nothing is to be heard, or ``error`` says why. ``digest``
-    names the audio. ``max_tokens`` of 0: no limit of the request. ``stamps``: stations passed, absolute seconds.
+    ``digest`` names the audio, in hexadecimal. ``max_tokens`` of 0: no limit of the request. ``stamps``: when the
+    window passed the first of ASR_STATIONS, absolute seconds. ``error``: why there is nothing to be heard.
     """
 
     transcription: int
@@ -28,39 +33,34 @@ class WindowMessage:
     last: bool
     begin: float
     end: float
-    states: NDArray[np.float32]
-    digest: bytes
+    digest: str
     language: str
     context: str
     max_tokens: int
     temperature: float
     seed: int
-    stamps: dict[str, float]
-    error: str
+    stamps: tuple[float, ...]
+    error: str = ""
+
+    def tensors(self, states: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The response of ``asr_prompt``: this message and float32 [N, width]; N = 0 where nothing is to be heard."""
+        text = json.dumps({name: getattr(self, name) for name in _NAMES}, ensure_ascii=False)
+        return {"window": np.array([text.encode()], dtype=np.object_), "states": states}
 
     @classmethod
-    def read(cls, request: StageRequest) -> WindowMessage:
-        """Raises Internal for an input that is missing: a client has no business here."""
+    def read(cls, request: StageRequest) -> tuple[WindowMessage, NDArray[np.float32]]:
+        """The message and the states, float32 [N, width], memory of their own. Raises Internal for an input that is
+        missing or is no message: a client has no business here.
+        """
+        window, states = request.tensor("window"), request.tensor("states")
+        if window is None or states is None:
+            missing = "states" if window is not None else "window"
+            raise Internal(f"{missing} is missing; the inputs of asr_decoder are the outputs of asr_prompt")
+        try:
+            message = cls(**json.loads(window.reshape(-1)[0]))
+        except (IndexError, TypeError, ValueError) as error:
+            raise Internal(f"window is no message of asr_prompt ({error})") from None
+        return message, np.array(states, dtype=np.float32)
 
-        def one(name: str) -> Any:
-            tensor = request.tensor(name)
-            if tensor is None:
-                raise Internal(f"{name} is missing; the inputs of asr_decoder are the outputs of asr_prompt")
-            return tensor if name in ("states", "stamps") else tensor.reshape(-1)[0]
 
-        return cls(
-            transcription=int(one("transcription")),
-            window=int(one("window")),
-            last=bool(one("last")),
-            begin=float(one("begin")),
-            end=float(one("end")),
-            states=np.array(one("states"), dtype=np.float32),
-            digest=bytes.fromhex(one("digest").decode()),
-            language=one("language").decode(),
-            context=one("context").decode(),
-            max_tokens=int(one("max_tokens")),
-            temperature=float(one("temperature")),
-            seed=int(one("seed")),
-            stamps=dict(zip(ASR_STATIONS, one("stamps").tolist(), strict=False)),
-            error=one("error").decode(),
-        )
+_NAMES = tuple(field.name for field in dataclasses.fields(WindowMessage))

@@ -35,11 +35,13 @@ def read_wishes(tensors: Mapping[str, NDArray[Any] | None], family: Family, max_
     if size > max_context_bytes:
         raise InvalidArgument("context", f"is {size} bytes long, the limit is {max_context_bytes}")
     family.check(language, context)
-    seed = SEED.read(tensors["seed"])
+    temperature, seed = float(TEMPERATURE.read(tensors["temperature"]) or 0.0), SEED.read(tensors["seed"])
+    if seed is None:
+        seed = secrets.randbits(63) if temperature else 0  # greedy: nothing is drawn with it
     return Wishes(
         language=language,
         context=context,
         max_tokens=int(Number("max_tokens", 1, family.max_tokens).read(tensors["max_tokens"]) or 0),
-        temperature=float(TEMPERATURE.read(tensors["temperature"]) or 0.0),
-        seed=secrets.randbits(63) if seed is None else int(seed),
+        temperature=temperature,
+        seed=int(seed),
     )

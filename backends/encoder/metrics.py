@@ -12,5 +12,9 @@ class EncoderMetrics(Metrics):
         self.requests = Counter("voxstage_encoder_requests", "Requests seen")
         self.refused = Counter("voxstage_encoder_refused", "Requests refused: INVALID_ARG or UNAVAILABLE")
         self.clips = Gauge("voxstage_encoder_clips", "Clips that wait or are being encoded")
+        self.graph_replays = Counter("voxstage_encoder_graph_replays", "Passes run as a CUDA graph")
+        self.graph_failures = Counter(
+            "voxstage_encoder_graph_failures", "Times that CUDA graphs were turned off by a fault"
+        )
         self.seconds = Counter("voxstage_encoder_seconds", "Seconds spent encoding")
         self.audio_seconds = Counter("voxstage_encoder_audio_seconds", "Seconds of audio encoded")

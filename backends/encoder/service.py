@@ -95,7 +95,7 @@ class AudioEncoderStage:
             device = resolve_device(self.settings.device)
             if device.type == "cpu":
                 self._be_nice()
-            use_threads(self.settings.num_threads)
+            use_threads(self.settings.num_threads, device)
             return TorchEncoder(self._folder, device)
         model = self._exported()
         self._be_nice()

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backends.checkpoint_files import read_tensors
+from backends.encoder.metrics import EncoderMetrics
+from backends.encoder.pass_graphs import PassGraphs
 from backends.errors import CheckpointError
 from backends.json_file import read_json
 from backends.models.named_linears import NamedLinears
@@ -90,6 +92,7 @@ class Qwen3ASREncoder(nn.Module):
         self.norm = take.norm("ln_post")
         project = NamedLinears(tensors, "model.multi_modal_projector", self.width)
         self.linear_1, self.linear_2 = project.one("linear_1"), project.one("linear_2", out=audio["output_dim"])
+        self.graphs: PassGraphs | None = None
         self.places = _sinusoids(audio["max_position_embeddings"], self.width).to(self.device, self.dtype)
 
     @classmethod
@@ -136,21 +139,51 @@ class Qwen3ASREncoder(nn.Module):
         return [torch.cat([parts[number] for number in range(len(parts))]) for parts in found]
 
     def _pass(self, chunks: int, windows: list[Tensor]) -> Tensor:
-        """Up to ``pass_windows`` windows of ``chunks`` chunks -> [pass_windows, tokens of all chunks, output width]."""
-        frames = chunks * self.chunk
-        mels = torch.zeros(self.pass_windows, self.mels, frames)
+        """Up to ``pass_windows`` windows of ``chunks`` chunks -> [pass_windows, tokens of all chunks, output width].
+
+        On a GPU: float32, on the host, where one copy brings all of them and their parts are read.
+        """
+        on_gpu = self.device.type == "cuda"
+        mels = torch.zeros(self.pass_windows, self.mels, chunks * self.chunk, pin_memory=on_gpu)
         counts = [token_count(window.shape[1], self.chunk) for window in windows]
         counts += [1] * (self.pass_windows - len(windows))  # an empty window sees its first token
         for row, window in enumerate(windows):
             mels[row, :, : window.shape[1]] = window
-        x = mels.to(self.device, self.dtype).view(self.pass_windows, self.mels, chunks, self.chunk)
+        lengths = torch.tensor(counts)
+        if not on_gpu:
+            return self._compute(mels, lengths)
+        lengths = lengths.pin_memory()
+        states = self.graphs.replay(chunks, mels, lengths) if self.graphs is not None else None
+        if states is None:
+            states = self._compute(mels.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True))
+        host = torch.empty(states.shape, pin_memory=True)
+        host.copy_(states.float(), non_blocking=True)
+        torch.cuda.current_stream(self.device).synchronize()
+        return host
+
+    def capture(self, metrics: EncoderMetrics, min_free: int) -> None:
+        """Make CUDA graphs of all passes, for the calling thread; ``min_free``: bytes that must stay free."""
+        self.graphs = PassGraphs(self.device, metrics)
+
+        def inputs(chunks: int) -> tuple[Tensor, Tensor]:
+            mels = torch.zeros(self.pass_windows, self.mels, chunks * self.chunk, device=self.device)
+            return mels, torch.ones(self.pass_windows, dtype=torch.int64, device=self.device)
+
+        self.graphs.capture(self._compute, range(self.window, 0, -1), inputs, min_free)
+
+    def _compute(self, mels: Tensor, lengths: Tensor) -> Tensor:
+        """A pass on the device. ``mels`` float32 [pass_windows, mel bins, frames of all chunks]; ``lengths`` int64
+        [pass_windows], tokens that may be seen.
+        """
+        chunks = mels.shape[2] // self.chunk
+        x = mels.to(self.dtype).view(self.pass_windows, self.mels, chunks, self.chunk)
         x = x.transpose(1, 2).reshape(-1, 1, self.mels, self.chunk)
         for weight, bias in self.convs:
             x = F.gelu(F.conv2d(x, weight, bias, stride=2, padding=1))
         x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2)) + self.places[: x.shape[3]]
         x = x.reshape(self.pass_windows, -1, self.width)
-        seen = torch.arange(x.shape[1]) < torch.tensor(counts)[:, None]
-        mask = seen[:, None, None].to(self.device)
+        seen = torch.arange(x.shape[1], device=self.device) < lengths[:, None]
+        mask = seen[:, None, None]
         for layer in self.layers:
             x = layer(x, mask)
         x = F.layer_norm(x, (self.width,), *self.norm, _EPS)

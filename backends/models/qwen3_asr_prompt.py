@@ -46,6 +46,9 @@ class Qwen3ASRPrompt:
         self._head = self._tokenizer.template("<|im_start|>system\n")
         self._before = self._tokenizer.template("<|im_end|>\n<|im_start|>user\n<|audio_start|>")
         self._after = self._tokenizer.template("<|audio_end|><|im_end|>\n<|im_start|>assistant\n")
+        self._forced = {
+            name: [*self._tokenizer.template(f"language {name}"), self.marker] for name in LANGUAGES.values()
+        }
 
     def build(self, states: int, language: str = "", context: str = "") -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Rows int32 [P, 2] around ``states`` audio states, and the rows [states] where these stand.
@@ -57,7 +60,7 @@ class Qwen3ASRPrompt:
         at = np.arange(len(ids), len(ids) + states)
         ids += [self._audio] * states + self._after
         if language:
-            ids += [*self._tokenizer.template(f"language {self.language_name(language)}"), self.marker]
+            ids += self._forced[self.language_name(language)]
         return text_rows(ids), at
 
     @staticmethod

@@ -25,6 +25,7 @@ from backends.decoder.prompt_audio import PromptAudio
 from backends.decoder.request import DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.models.text_rows import text_rows
+from tests.unit import decoding
 from tests.unit.decoding import Listener
 
 AUDIO, ENDS, VOCABULARY = 2990, [2991, 2992], 3000
@@ -138,12 +139,7 @@ def request(
 
 def play(engine: DecoderEngine, requests: list[tuple[Listener, DecodeRequest]], together: bool) -> list[Tokens]:
     """The tokens of every request, all at once or one after another."""
-    found = []
-    for listener, each in requests:
-        engine.submit(each)
-        if not together:
-            found.append(listener.codes()[:, 0])
-    return [listener.codes()[:, 0] for listener, _ in requests] if together else found
+    return [codes[:, 0] for codes in decoding.play(engine, requests, together)]
 
 
 def without_end(tokens: Tensor, ends: list[int]) -> Tokens:
