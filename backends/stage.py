@@ -90,8 +90,8 @@ class StageRequest:
             if self._sender is None:
                 self.response = response
             elif not self._done:
-                self._done = final
                 self._sender.send(response, flags=_FINAL if final else 0)
+                self._done = final  # not before: what could not be sent may still be followed by an error
 
 
 class StageContext:

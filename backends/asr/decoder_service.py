@@ -8,6 +8,7 @@ sends the next one, and when to stop.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from backends.decoder.engine_stage import EngineStage
 from backends.decoder.prompt_audio import PromptAudio
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
-from backends.errors import InvalidArgument, VoxstageError
+from backends.errors import Internal, InvalidArgument, VoxstageError
 from backends.fields import scalar
 from backends.heap import keep_freed_memory
 from backends.settings import home
@@ -39,6 +40,8 @@ from backends.timeline import ASR_STATIONS, Timeline
 
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
+
+log = logging.getLogger(__name__)
 
 _PROMPT = "asr_prompt"
 _TOMBSTONES = 4096
@@ -82,8 +85,8 @@ class _Sink:
 class AsrDecoderStage(EngineStage):
     """Owns the engine and the transcripts. One instance: windows of a transcription have to meet.
 
-    Nobody is polled for: inside an ensemble a running step never sees a cancel, and asking costs a message to the
-    server and back for every window. The next window tells (:meth:`execute`).
+    There is no :class:`HangupWatch`: inside an ensemble a running step never sees a cancel, and asking costs a message
+    to the server and back for every window. The next window tells (:meth:`execute`).
     """
 
     Settings = AsrDecoderSettings
@@ -118,6 +121,14 @@ class AsrDecoderStage(EngineStage):
     # All that follows runs on the outbox's thread.
 
     def _arrive(self, window: _Window) -> None:
+        try:
+            self._take(window)
+        except Exception as error:  # nobody expected it: this transcription ends, and nobody waits for ever
+            log.exception("a window could not be taken in")
+            window.request.fail(Internal(f"{type(error).__name__}: {error}"))
+            self._hang_up(window.message.transcription)
+
+    def _take(self, window: _Window) -> None:
         message = window.message
         if message.transcription in self._dead:
             window.request.finish()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from backends.asr.encoders import Features, Qwen3ASRStates, StateEncoder, load_encoder
 from backends.asr.log_mel import HOP, RATE
+from backends.asr.places import same_in_every_place
 from backends.asr.settings import AsrEncoderSettings
 from backends.decoder.engine_stage import choose_dtype
 from backends.device import give_way, resolve_device, use_threads
@@ -34,7 +35,8 @@ _Job = tuple["StageRequest", Features, float]
 class AsrEncoderStage:
     """One thread owns the encoder (:class:`EncoderWorker`); ``execute`` checks and queues.
 
-    What waits is encoded together, in passes of one shape, so nobody's states depend on who waited too.
+    What waits is encoded together, in passes of one shape and seen at load to treat every place alike, so nobody's
+    states depend on who waited too.
     """
 
     Settings = AsrEncoderSettings
@@ -52,7 +54,7 @@ class AsrEncoderStage:
             context.name, self._load, self._work, self.metrics, settings.max_waiting, clips
         )
         self._mels, self._frames = self._worker.encoder.mels, self._worker.encoder.frames
-        context.log.info("%s: %s on %s, %d windows a pass", context.name, self._folder, self._device, clips)
+        context.log.info("%s: %s on %s, %d windows a pass", context.name, self._folder, self._device, self._pass_clips)
 
     def execute(self, request: StageRequest) -> None:
         """Queue one window. Raises InvalidArgument for other shapes, Unavailable when the queue is full."""
@@ -89,6 +91,15 @@ class AsrEncoderStage:
         use_threads(settings.num_threads, self._device)
         dtype, dummy = choose_dtype(settings.dtype, self._device), settings.load_format == "dummy"
         encoder = load_encoder(self._folder, self._device, dtype, self._pass_clips, dummy)
+        with torch.inference_mode():
+            alike = same_in_every_place(encoder, self._pass_clips) if self._pass_clips > 1 else True
+        if not alike:
+            self._context.log.warning(
+                "%s: states differ by place in a pass of %d windows on this machine: one a pass",
+                *(self._context.name, self._pass_clips),
+            )
+            self._pass_clips = 1
+            encoder = load_encoder(self._folder, self._device, dtype, 1, dummy)
         if isinstance(encoder, Qwen3ASRStates) and self._device.type == "cuda" and settings.cuda_graph:
             with torch.inference_mode():
                 encoder.capture(self.metrics, int(settings.cuda_graph_min_free_gib * 2**30))

@@ -22,10 +22,13 @@ Features = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 
 class StateEncoder(Protocol):
-    """``frames``: of a part; 0: any number, up to the whole of it in one part."""
+    """``frames``: of a part; 0: any number, up to the whole of it in one part. ``lengths``: frames of a window, one for
+    each shape that a pass can have.
+    """
 
     mels: int
     frames: int
+    lengths: tuple[int, ...]
 
     def encode(self, windows: Sequence[Features]) -> list[NDArray[np.float32]]:
         """The states of each window, float32 [N, width]. Fixed shapes: a window's states do not depend on others."""
@@ -38,6 +41,7 @@ class WhisperStates:
     def __init__(self, encoder: WhisperEncoder) -> None:
         self._encoder = encoder
         self.mels, self.frames = encoder.config.mels, encoder.config.mel_frames
+        self.lengths: tuple[int, ...] = (self.frames,)
 
     def encode(self, windows: Sequence[Features]) -> list[NDArray[np.float32]]:
         mels = torch.from_numpy(np.concatenate([parts for parts, _ in windows]))
@@ -56,6 +60,7 @@ class Qwen3ASRStates:
 
     def __init__(self, encoder: Qwen3ASREncoder) -> None:
         self._encoder, self.mels = encoder, encoder.mels
+        self.lengths: tuple[int, ...] = tuple(encoder.chunk * chunks for chunks in range(1, encoder.window + 1))
 
     def capture(self, metrics: EncoderMetrics, min_free: int) -> int:
         """Make CUDA graphs of the passes, in the thread that encodes; how many."""
@@ -73,6 +78,7 @@ class MossTranscribeStates:
     def __init__(self, encoder: MossTranscribeEncoder) -> None:
         self._encoder = encoder
         self.mels, self.frames = encoder.tower.config.mels, encoder.tower.config.mel_frames
+        self.lengths: tuple[int, ...] = (self.frames,)
 
     def encode(self, windows: Sequence[Features]) -> list[NDArray[np.float32]]:
         parts = torch.from_numpy(np.concatenate([parts for parts, _ in windows]))

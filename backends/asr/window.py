@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.errors import Internal
+from backends.errors import Internal, InvalidArgument
+from backends.fields import SEED, TEMPERATURE, Number
 
 if TYPE_CHECKING:
     from backends.stage import StageRequest
@@ -58,9 +61,26 @@ class WindowMessage:
             raise Internal(f"{missing} is missing; the inputs of asr_decoder are the outputs of asr_prompt")
         try:
             message = cls(**json.loads(window.reshape(-1)[0]))
-        except (IndexError, TypeError, ValueError) as error:
+            message.check()
+        except (IndexError, TypeError, ValueError, OverflowError, RecursionError, InvalidArgument) as error:
             raise Internal(f"window is no message of asr_prompt ({error})") from None
         return message, np.array(states, dtype=np.float32)
 
+    def check(self) -> None:
+        """Raise InvalidArgument, TypeError, ValueError or OverflowError for what no transcription has: JSON holds more
+        than the tensors that it stands for.
+        """
+        for number in _NUMBERS:
+            number.check(operator.index(getattr(self, number.name)))
+        TEMPERATURE.check(float(self.temperature))
+        if not all(math.isfinite(value) for value in (self.begin, self.end, *self.stamps)):
+            raise ValueError("a time is not a finite number")
+        bytes.fromhex(self.digest)
+        if not all(isinstance(text, str) for text in (self.language, self.context, self.error)):
+            raise TypeError("language, context and error are strings")
 
+
+_NUMBERS = (
+    Number("transcription", 0, 2**63 - 1), Number("window", 0, 2**31 - 1), Number("max_tokens", 0, 2**31 - 1), SEED,
+)  # fmt: skip
 _NAMES = tuple(field.name for field in dataclasses.fields(WindowMessage))

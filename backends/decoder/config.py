@@ -17,7 +17,7 @@ class EngineConfig:
     kv_pages: int = 0  # 0: enough for every slot at its longest
     page_rows: int = 16
     prefill_rows: int = 32
-    prefill_pieces: int = 0  # 0: 1 on a CPU; 8 on a GPU, where they are read in one pass
+    prefill_pieces: int = 0  # 0: 8 where they are read in one pass (a GPU), else 1
     deterministic: bool = True
     lookahead: bool = True
     lookahead_min_batch: int = 0  # 0: 1 on a GPU; never on a CPU, where host and device are one
@@ -29,9 +29,9 @@ class EngineConfig:
     force_frames: int = 0  # benchmarks: every request makes exactly so many frames
     check_integrity: bool = False
 
-    def pieces(self, device_type: str) -> int:
-        """Pieces of prompts between two decode steps, on a device of that type (``cpu``, ``cuda``)."""
-        return self.prefill_pieces or (1 if device_type == "cpu" else 8)
+    def pieces(self, together: bool) -> int:
+        """Pieces of prompts between two decode steps; ``together``: one pass reads them."""
+        return self.prefill_pieces or (8 if together else 1)
 
     def pages(self) -> int:
         """Pages of the KV cache. Raises InvalidArgument for sizes that do not fit together."""

@@ -16,7 +16,7 @@ from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.prompt_audio import check_audio
 from backends.decoder.prompt_reader import PromptReader
 from backends.decoder.request import DecodeRequest, FinishReason, Phase, rows_to_prefill
-from backends.decoder.runner import Flight, Runner, RunnerConfig
+from backends.decoder.runner import Flight, Runner, RunnerConfig, reads_together
 from backends.decoder.scheduler import Scheduler
 from backends.device import give_way, use_threads
 from backends.errors import Internal, Unavailable, VoxstageError
@@ -38,7 +38,7 @@ class DecoderEngine:
         pages = config.pages()
         shapes = RunnerConfig(
             config.max_running, config.max_positions, pages, config.page_rows, config.prefill_rows,
-            config.pieces(model.device.type), config.deterministic,
+            config.pieces(reads_together(model)), config.deterministic,
         )  # fmt: skip
         self._runner = Runner(model, shapes)
         self._memory = PageMemory(pages, config.page_rows, config.prefix_cache, self.metrics)

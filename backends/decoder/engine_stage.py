@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,17 +18,16 @@ from backends.models.protocol import DecoderModel
 from backends.outbox import Outbox
 
 if TYPE_CHECKING:
-    from backends.stage import StageContext, StageRequest
+    from backends.stage import StageContext
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_CANCEL_POLL_SECONDS = 0.05
 
 #: Makes the model of a folder: (folder, device, dtype, stream_weights) -> model.
 LoadModel = Callable[[Path, torch.device, torch.dtype, bool], DecoderModel]
 
 
 class EngineStage:
-    """Owns the engine, the outbox that responses leave from, and the thread that asks whether clients have gone."""
+    """Owns the engine and the outbox that responses leave from."""
 
     def __init__(self, settings: EngineSettings, context: StageContext, folder: Path, load: LoadModel) -> None:
         """Raises InvalidArgument for more positions than the checkpoint has; 0 of them: what it has, up to 1024."""
@@ -52,28 +50,11 @@ class EngineStage:
             *(context.name, folder, device, dtype, self.engine.buckets, self.engine.graphs),
         )
         self.outbox = Outbox("decoder-outbox")
-        self._open: dict[int, StageRequest] = {}
-        self._stop = threading.Event()
-        self._poller = threading.Thread(target=self._poll_cancels, name="decoder-cancels", daemon=True)
-        self._poller.start()
 
     def close(self) -> None:
         """Stop everything; Triton calls it when no request is left."""
-        self._stop.set()
-        self._poller.join()
         self.engine.close()
         self.outbox.close()
-
-    def forget(self, stream_id: int) -> None:
-        """The stream has ended; nobody asks about its client any more."""
-        self._open.pop(stream_id, None)
-
-    def _poll_cancels(self) -> None:
-        """For direct clients: inside an ensemble a running step never sees its cancel."""
-        while not self._stop.wait(_CANCEL_POLL_SECONDS):
-            for stream_id, request in list(self._open.items()):
-                if request.cancelled():
-                    self.engine.cancel(stream_id)
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -96,7 +96,11 @@ class PromptReader:
                     self._fail([request], error)
         for request in inside:
             if request.phase is Phase.PREFILL:
-                self._join(request)
+                try:
+                    self._join(request)
+                except Exception as error:
+                    log.exception("a request could not join the batch")
+                    self._fail([request], error)
 
     def _read_pieces(self, pieces: list[Piece]) -> None:
         if pieces:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.engine_stage import EngineStage
+from backends.decoder.hangup_watch import HangupWatch
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.decoder.settings import DecoderSettings
@@ -34,8 +36,13 @@ class _StreamSink:
         self._stream_id, self._format = stream_id, audio_format
 
     def chunk(self, chunk: Chunk) -> None:
+        self._stage.outbox.put(lambda: self._request.reply(self._outputs(chunk), final=chunk.final))
+        if chunk.final:
+            self._stage.hangups.forget(self._stream_id)
+
+    def _outputs(self, chunk: Chunk) -> dict[str, NDArray[Any]]:
         # The ensemble cannot mix these with the request's own tensors, so each response repeats what the vocoder needs.
-        outputs = {
+        return {
             "codes": chunk.codes,
             "stream_id": scalar(self._stream_id, np.int64),
             "chunk_index": scalar(chunk.index, np.int32),
@@ -45,18 +52,15 @@ class _StreamSink:
             "format": scalar(self._format, np.object_),
             "timeline": scalar(chunk.timeline.to_json() if chunk.timeline else "", np.object_),
         }
-        self._stage.outbox.put(lambda: self._request.reply(outputs, final=chunk.final))
-        if chunk.final:
-            self._stage.forget(self._stream_id)
 
     def fail(self, error: VoxstageError) -> None:
         self._stage.outbox.put(lambda: self._request.fail(error))
-        self._stage.forget(self._stream_id)
+        self._stage.hangups.forget(self._stream_id)
 
     def end(self) -> None:
         # No data: a response into an ensemble whose client has gone can break its count of what is in flight (2.51).
         self._stage.outbox.put(self._request.finish)
-        self._stage.forget(self._stream_id)
+        self._stage.hangups.forget(self._stream_id)
 
 
 class DecoderStage(EngineStage):
@@ -68,6 +72,12 @@ class DecoderStage(EngineStage):
         load = MossTTSLocal.dummy if settings.load_format == "dummy" else MossTTSLocal.load
         super().__init__(settings, context, home() / settings.checkpoint / "tts", load)
         self.settings, self.model = settings, self.engine.model
+        self.hangups = HangupWatch(self.engine.cancel)
+
+    def close(self) -> None:
+        """Stop everything; Triton calls it when no request is left."""
+        self.hangups.close()
+        super().close()
 
     def execute(self, request: StageRequest) -> None:
         """Queue a request, or end the stream that ``cancel`` names."""
@@ -80,11 +90,11 @@ class DecoderStage(EngineStage):
         # Random, so that nobody can cancel a stream that is not theirs by counting.
         stream_id = secrets.randbits(63)
         decode = self.read(request, stream_id)
-        self._open[stream_id] = request
+        self.hangups.add(stream_id, request)
         try:
             self.engine.submit(decode)
-        except VoxstageError:
-            self.forget(stream_id)
+        except BaseException:
+            self.hangups.forget(stream_id)
             raise
 
     def read(self, request: StageRequest, stream_id: int) -> DecodeRequest:

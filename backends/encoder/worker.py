@@ -6,6 +6,7 @@ encoded, so that the queue, its bound and the sentence that refuses are the stag
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,12 +15,14 @@ from typing import Generic, TypeVar
 from backends.encoder.metrics import EncoderMetrics
 from backends.errors import Internal, Unavailable, VoxstageError
 
+log = logging.getLogger(__name__)
+
 Encoder = TypeVar("Encoder")
 Job = TypeVar("Job")
 
 
 class EncoderWorker(Generic[Encoder, Job]):
-    """Calls ``work`` with the encoder and up to ``batch`` jobs that wait; it answers them and raises nothing.
+    """Calls ``work`` with the encoder and up to ``batch`` jobs that wait; it answers them. What it raises is logged.
 
     ``load`` makes the encoder on the worker's thread: priorities are a thread's, and a runtime's threads inherit them.
     """
@@ -78,7 +81,10 @@ class EncoderWorker(Generic[Encoder, Job]):
             self._wake.notify()
         if not isinstance(encoder, Exception):
             while jobs := self._next():
-                self._work(encoder, jobs)
+                try:
+                    self._work(encoder, jobs)
+                except Exception:  # an answer that could not be sent, say; the next jobs are not to blame
+                    log.exception("%s: jobs (%d) were not answered", self._name, len(jobs))
                 with self._wake:
                     self._count(-len(jobs))
 

@@ -217,6 +217,7 @@ class VocoderStage:
             self._break(job, error if isinstance(error, VoxstageError) else Internal(f"the vocoder failed: {error}"))
         except Exception:
             self._context.log.exception("a broken stream could not be told")
+            job.request.finish()
 
     def _break(self, job: _Job, error: VoxstageError) -> None:
         """A stream that breaks ends in-band: an error response in mid-stream would leak the request."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +105,29 @@ def vars_of(message: WindowMessage) -> dict[str, Any]:
         {"window": np.array([], dtype=object), "states": np.zeros((1, 2), np.float32)},
     ],
 )
-def test_what_is_no_message_is_refused(tensors: dict[str, Any]) -> None:
+def test_a_broken_message_is_refused(tensors: dict[str, Any]) -> None:
     request: Any = Request(**tensors)
     with pytest.raises(Internal, match=r"is missing|is no message"):
         WindowMessage.read(request)
+
+
+GOOD = WindowMessage(5, 0, True, 0.0, 4.7, "ab" * 32, "en", "", 0, 0.0, 0, (1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("transcription", -1), ("transcription", 2**63), ("transcription", "x"), ("transcription", 1.0), ("window", -1),
+        ("max_tokens", -5), ("max_tokens", 2**31), ("seed", 2**64), ("seed", -1), ("temperature", math.nan),
+        ("temperature", 11.0), ("temperature", "hot"), ("begin", math.inf), ("end", None), ("stamps", (10**400,)),
+        ("stamps", 7), ("digest", "zz"), ("digest", 3), ("language", 3), ("error", None),
+    ],
+)  # fmt: skip
+def test_a_number_that_no_transcription_has_is_refused(field: str, value: Any) -> None:
+    states = np.zeros((1, 2), np.float32)
+    message: Any = replace(GOOD, **{field: value})
+    request: Any = Request(**message.tensors(states))
+    with pytest.raises(Internal, match="is no message"):
+        WindowMessage.read(request)
+    request = Request(**GOOD.tensors(states))
+    assert WindowMessage.read(request)[0].digest == GOOD.digest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from backends.decoder import runner
+from backends.decoder import buckets, runner
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
 from backends.decoder.prefill_pass import Piece
@@ -125,6 +125,61 @@ def test_a_prompt_that_cannot_be_read_fails_alone(
         assert np.array_equal(listeners[stream].codes(), alone[stream])
     engine.check_idle()
     engine.close()
+
+
+def test_a_request_that_cannot_join_fails_alone(
+    model: MossTTSLocal, prompts: PromptBuilder, texts: list[str], alone: list[Any]
+) -> None:
+    engine = engine_of(model, prefix_cache=False)
+    join = engine._runner.join
+
+    def sometimes(request: Any) -> None:
+        if request.stream_id == 3:
+            raise RuntimeError("no place for it")
+        join(request)
+
+    engine._runner.join = sometimes  # type: ignore[method-assign]
+    listeners = []
+    for stream, text in enumerate(texts):
+        listener, each = make(prompts, text, stream, 6 + stream)
+        each.stream_id = stream
+        engine.submit(each)
+        listeners.append(listener)
+    for stream in range(STREAMS):
+        assert listeners[stream].done.wait(60)
+    assert listeners[3].error is not None and "no place for it" in str(listeners[3].error)
+    for stream in set(range(STREAMS)) - {3}:
+        assert np.array_equal(listeners[stream].codes(), alone[stream])
+    engine.check_idle()
+    engine.close()
+
+
+def test_products_that_differ_by_place_are_not_shared(
+    model: MossTTSLocal,
+    prompts: PromptBuilder,
+    texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hidden = buckets._hidden
+
+    def uneven(model: MossTTSLocal, rows: torch.Tensor) -> torch.Tensor:
+        found = hidden(model, rows).clone()
+        found[len(rows) // 2 :] *= 1 + 1e-6
+        return found
+
+    monkeypatch.setattr(buckets, "_hidden", uneven)
+    engine = engine_of(model, prefix_cache=False, deterministic=True)
+    assert engine._runner.pass_pieces == 1
+    assert "differ by place on this machine: prompts are read by 32" in caplog.text
+    speak(engine, prompts, texts[:3], together=True)
+    engine.close()
+
+
+def test_several_pieces_between_steps_are_for_those_who_read_them_in_one_pass() -> None:
+    assert EngineConfig().pieces(together=True) == 8
+    assert EngineConfig().pieces(together=False) == 1
+    assert EngineConfig(prefill_pieces=3).pieces(together=True) == EngineConfig(prefill_pieces=3).pieces(False) == 3
 
 
 @pytest.fixture(scope="module")

@@ -111,13 +111,13 @@ def test_one_bad_item_leaves_its_peers_alone(
 def test_an_answer_that_cannot_be_sent_ends_one_stream(stage: VocoderStage, codec: MossAudioTokenizer) -> None:
     class Gone(Request):
         def reply(self, outputs: dict[str, Any], final: bool = False) -> None:
-            self.done.set()
             raise RuntimeError("the pipe is closed")
 
     codes = random_codes(4, 2)
     gone, peer = Gone(1, 0, codes), Request(2, 0, codes, final=True)
     send(stage, [gone, peer])
     assert torch.equal(torch.from_numpy(peer.answer["audio"]), codec.decode(codes))
+    assert gone.done.wait(10), "neither an answer nor the end of the request"
     assert idle(stage)
 
 
