@@ -4,9 +4,11 @@
     python -m benchmarks.voice_storm --device cuda --clips 400
 
 A server with ``--streams`` places is filled with streams that decode all the time. First nothing else happens; then
-``--clips`` requests come at once, each with a clip that nobody has sent before. They wait for a place after their clip
-is encoded, so that what is seen is the cost of the clips and not of more streams. Both figures are the decoder's own
-(``voxstage_decoder_longest_gap_seconds``); beside them stand the steps a second, and how long the clips took.
+``--clips`` requests come at once, each with a clip that nobody has sent before; then nothing else happens again. The
+storm is compared with what lies around it, because a step takes longer the longer its streams are. The requests wait
+for a place after their clip is encoded, so that what is seen is the cost of the clips and not of more streams. The gaps
+are the decoder's own (``voxstage_decoder_longest_gap_seconds``, from the end of a step to the beginning of the next);
+beside them stand the time of a step, the steps a second, and how long the clips took.
 """
 
 from __future__ import annotations
@@ -68,6 +70,11 @@ class Watch:
 
         return {name: float(value) for name, value in _LINE.findall(await asyncio.to_thread(get))}
 
+    async def calm(self, seconds: float) -> dict[str, float]:
+        """:meth:`until` the time is over."""
+        end = time.perf_counter() + seconds
+        return await self.until(lambda now: time.perf_counter() > end)
+
     async def until(self, done: Any) -> dict[str, float]:
         """Watch until ``done(metrics)``. Returns longest gap in ms, steps a second, mean step in ms, seconds."""
         first = now = await self.read()
@@ -90,15 +97,14 @@ class Watch:
 
 
 async def measure(options: argparse.Namespace, state: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Calm, then storm."""
+    """Calm, storm, calm."""
     watch, noise = Watch(state["metrics"]), np.random.default_rng(0)
     async with AsyncSpeechClient(f"127.0.0.1:{state['grpc']}", chunk_timeout=60, first_chunk_timeout=600) as client:
         text = "The birch canoe slid on the smooth planks."
         streams = [asyncio.create_task(client.synthesize(text, seed=n)) for n in range(options.streams)]
         await watch.until(lambda now: now["voxstage_decoder_slots"] == options.streams)
         await asyncio.sleep(SETTLE_SECONDS)
-        until = time.perf_counter() + options.calm
-        calm = await watch.until(lambda now: time.perf_counter() > until)
+        before = await watch.calm(options.calm)
         clips = [noise.uniform(-0.2, 0.2, round(24000 * options.seconds)) for _ in range(options.clips)]
         wanted = (await watch.read())["voxstage_voice_misses"] + options.clips
         storm_tasks = [
@@ -108,22 +114,23 @@ async def measure(options: argparse.Namespace, state: dict[str, Any]) -> dict[st
         storm = await watch.until(
             lambda now: now["voxstage_voice_misses"] >= wanted and not now["voxstage_voice_waiting"]
         )
+        after = await watch.calm(options.calm)
         for task in [*storm_tasks, *streams]:
             task.cancel()
         for task in [*storm_tasks, *streams]:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
-    return {"calm": calm, "storm": storm}
+    return {"before": before, "storm": storm, "after": after}
 
 
 def main() -> None:
-    """One server, two phases, one table."""
+    """One server, three phases, one table."""
     parser = argparse.ArgumentParser(description="decode steps while a storm of new clips is encoded")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--clips", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a clip")
-    parser.add_argument("--calm", type=float, default=10.0, help="seconds without clips")
+    parser.add_argument("--calm", type=float, default=3.0, help="seconds without clips, before the storm and after it")
     parser.add_argument("--frames", type=int, default=900, help="frames of a stream: enough for both phases")
     parser.add_argument("--set", action="append", default=[], metavar="STAGE.KEY=VALUE", help="as of serve.py")
     parser.add_argument("--json", type=Path)
@@ -137,8 +144,9 @@ def main() -> None:
             process.wait(60)
     for phase, values in found.items():
         print(f"{phase:6s} " + "  ".join(f"{name} {value:.2f}" for name, value in values.items()))
-    change = found["storm"]["longest_gap_ms"] / found["calm"]["longest_gap_ms"] - 1
-    print(f"longest gap between decode steps: {100 * change:+.0f} %")
+    for name, words in (("step_ms", "a step"), ("longest_gap_ms", "longest gap between steps")):
+        around = (found["before"][name] + found["after"][name]) / 2
+        print(f"{words}: {around:.2f} ms around the storm, {100 * (found['storm'][name] / around - 1):+.0f} % in it")
     print(f"{options.clips} clips of {options.seconds:g} s in {found['storm']['seconds']:.1f} s")
     if options.json:
         options.json.write_text(json.dumps({"options": vars(options) | {"json": None}, **found}, indent=1) + "\n")

@@ -38,7 +38,8 @@ class PassGraphs:
     ) -> None:
         """Capture ``compute`` for every key, in the order given (largest first shares the most memory).
 
-        ``inputs``: of a key, on the device, which the graph keeps. A key has none where less than ``min_free`` bytes are left.
+        ``inputs``: of a key, on the device, which the graph keeps. A key has none where less than ``min_free`` bytes
+        are left.
         """
         pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self._device)
         try:
