@@ -67,6 +67,25 @@ def inspect_asr_checkpoint(folder: str | Path) -> Part:
     return _inspect_folder(folder, "asr", KNOWN_ASR)
 
 
+def spoken_codebooks(folder: Path) -> int | None:
+    """How many codebooks the text model of a checkpoint speaks: the first ones of its codec, which may have more
+    (MOSS-TTS-Local v1.5: 12 of 32). None where the folder has no ``tts/``, or its config does not say.
+    """
+    path = folder / "tts" / "config.json"
+    count = read_json(path).get("n_vq") if path.exists() else None
+    return count if isinstance(count, int) and count > 0 else None
+
+
+def channel_count(config: dict[str, Any]) -> int:
+    """Channels of MOSS-Audio-Tokenizer, which it models as one stream of samples in turns. ``config``: the codec's."""
+    channels = int(config.get("number_channels", 1))
+    if channels not in (1, 2):
+        raise CheckpointError(f"number_channels: {channels} is not implemented, only 1 and 2")
+    if channels > 1 and not config.get("enable_channel_interleave", True):
+        raise CheckpointError(f"enable_channel_interleave: False is not implemented for {channels} channels, only True")
+    return channels
+
+
 def _inspect_part(folder: Path, name: str) -> Part:
     part = folder / name
     if not part.is_dir():

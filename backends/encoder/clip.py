@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backends.checkpoint import channel_count
 from backends.errors import CheckpointError, InvalidArgument
 from backends.json_file import read_json
 
@@ -27,11 +28,17 @@ def no_encoder(folder: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
-    """``sampling_rate`` in Hz, ``hop`` in samples a frame; a clip has 1 ... ``max_frames`` whole frames."""
+    """``sampling_rate`` in Hz, ``hop`` in samples a frame and channel; a clip has 1 ... ``max_frames`` whole frames."""
 
     sampling_rate: int
     hop: int
     max_frames: int
+    channels: int = 1
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame, all channels together."""
+        return self.hop * self.channels
 
     @classmethod
     def load(cls, folder: Path, max_seconds: float) -> ClipLimits:
@@ -42,24 +49,27 @@ class ClipLimits:
             hop = int(config["downsample_rate"])
         except KeyError as error:
             raise CheckpointError(f"{error.args[0]} is missing from {folder / 'config.json'}") from None
-        return cls(rate, hop, frames_of(max_seconds, rate, hop))
+        return cls(rate, hop, frames_of(max_seconds, rate, hop), channel_count(config))
 
     def check(self, audio: NDArray[Any]) -> None:
-        """InvalidArgument unless ``audio`` is float32 [1, samples], whole frames within the limit, all finite."""
+        """InvalidArgument unless ``audio`` is float32 [1, samples], whole frames within the limit, all finite;
+        the samples of two channels stand in turns."""
         if audio.dtype != "float32" or audio.ndim != 2 or audio.shape[0] != 1:
             shown = f"{audio.dtype} of shape {list(audio.shape)}"
-            raise InvalidArgument("audio", f"{shown} is not float32 [1, samples]: one mono clip a request")
+            raise InvalidArgument("audio", f"{shown} is not float32 [1, samples]: one clip a request")
         samples = audio.shape[1]
         if samples == 0:
-            raise InvalidArgument("audio", f"has 0 samples; one frame of {self.hop} is the least")
-        if samples % self.hop:
-            raise InvalidArgument(
-                "audio", f"{samples} samples are not a whole number of frames of {self.hop}: pad it with zeros"
-            )
-        if samples // self.hop > self.max_frames:
+            raise InvalidArgument("audio", f"has 0 samples; one frame of {self.frame_samples} is the least")
+        frames, rest = divmod(samples, self.frame_samples)
+        if rest:
             raise InvalidArgument(
                 "audio",
-                f"{samples / self.sampling_rate:.2f} s ({samples // self.hop} frames) is above "
+                f"{samples} samples are not a whole number of frames of {self.frame_samples}: pad it with zeros",
+            )
+        if frames > self.max_frames:
+            raise InvalidArgument(
+                "audio",
+                f"{frames * self.hop / self.sampling_rate:.2f} s ({frames} frames) is above "
                 f"{self.max_frames * self.hop / self.sampling_rate:.2f} s ({self.max_frames} frames), the longest clip",
             )
         import numpy as np  # not at the top: serve.py reads limits, and no clips

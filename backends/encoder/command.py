@@ -13,7 +13,7 @@ from backends.errors import InvalidArgument
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 _NO_ENGINE = {
-    "asr_encoder": "this version has no stage of that name",
+    "asr_encoder": "it runs in Python, with CUDA graphs where its model has them; only audio_encoder has an engine",
     "vocoder": "tts_vocoder keeps the state of its streams between steps and runs in Python; only audio_encoder has an "
     "engine",
 }

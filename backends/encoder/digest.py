@@ -37,10 +37,11 @@ def checkpoint_digest(folder: Path) -> str:
         raise CheckpointError(f"{folder} cannot be read: {error}") from None
 
 
-def graph_key(folder: Path, max_frames: int) -> str:
-    """Names the graph of a checkpoint: another checkpoint, limit or version of this code has another key."""
+def graph_key(folder: Path, max_frames: int, codebooks: int | None = None) -> str:
+    """Names the graph of a checkpoint: another checkpoint, limit, number of codebooks or version of this code has
+    another key."""
     sources = _digest([_BACKENDS / name for name in _SOURCES])
-    text = f"{checkpoint_digest(folder)} {sources} {max_frames}"
+    text = f"{checkpoint_digest(folder)} {sources} {max_frames} {codebooks}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -14,9 +14,9 @@ from backends.errors import Internal
 class EngineEncoder:
     """``plan`` on the current CUDA device, through ``trt`` (see builder.load_runtime)."""
 
-    def __init__(self, trt: Any, plan: bytes, codebooks: int, hop: int) -> None:
+    def __init__(self, trt: Any, plan: bytes, codebooks: int, frame_samples: int) -> None:
         self.name = str(trt.__name__)
-        self._codebooks, self._hop = codebooks, hop
+        self._codebooks, self._frame_samples = codebooks, frame_samples
         self._log = trt.Logger(trt.Logger.ERROR)
         self._runtime = trt.Runtime(self._log)
         self._engine = self._runtime.deserialize_cuda_engine(plan)
@@ -28,7 +28,7 @@ class EngineEncoder:
 
     def run(self, audio: torch.Tensor) -> torch.Tensor:
         """Float32 [batch, samples] on the GPU -> int32 [batch, frames, codebooks] there, on the current stream."""
-        frames = audio.shape[1] // self._hop
+        frames = audio.shape[1] // self._frame_samples
         codes = torch.empty(audio.shape[0], frames, self._codebooks, dtype=torch.int32, device=audio.device)
         if not self._context.set_input_shape("audio", tuple(audio.shape)):
             raise Internal(f"{list(audio.shape)} is outside the engine's profile")

@@ -21,14 +21,14 @@ from backends.models.moss_audio_tokenizer_onnx import write_encoder
 _LARGEST_BYTES = 2_000_000_000
 
 
-def export_encoder(folder: Path, max_frames: int) -> bytes:
+def export_encoder(folder: Path, max_frames: int, codebooks: int | None = None) -> bytes:
     """The encoder of the codec in ``folder`` as a checked, serialised ONNX model; same input, same bytes.
 
     ``audio`` float32 [batch, samples] -> ``codes`` int32 [batch, frames, codebooks], batch and time dynamic, float32
-    weights. Takes 1 ... ``max_frames`` whole frames. CheckpointError for a codec that is unknown or too large for one
-    file.
+    weights. Takes 1 ... ``max_frames`` whole frames, the channels of the codec in turns. ``codebooks``: its first ones,
+    None for all. CheckpointError for a codec that is unknown or too large for one file.
     """
-    codec = MossAudioTokenizer.load(folder)
+    codec = MossAudioTokenizer.load(folder, codebooks=codebooks)
     size = sum(
         tensor.nbytes
         for module in codec.encoder

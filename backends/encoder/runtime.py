@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """Float32 [samples], whole frames, checked by the caller -> int32 [frames, codebooks]."""
+    """Float32 [samples], whole frames, channels in turns, checked by the caller -> int32 [frames, codebooks]."""
 
     name: str
 
@@ -53,14 +53,14 @@ class OnnxEncoder:
 
 
 class TorchEncoder:
-    """``MossAudioTokenizer.encode``, float32, on a CPU or a GPU."""
+    """``MossAudioTokenizer.encode``, float32, on a CPU or a GPU. ``codebooks``: None for all that the codec has."""
 
     name = "torch"
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: torch.device, codebooks: int | None = None) -> None:
         from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 
-        self.codec = MossAudioTokenizer.load(folder, device)
+        self.codec = MossAudioTokenizer.load(folder, device, codebooks)
 
     def encode(self, audio: NDArray[np.float32]) -> NDArray[np.int32]:
         import torch

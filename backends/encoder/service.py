@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.checkpoint import spoken_codebooks
 from backends.encoder.clip import ClipLimits, no_encoder
 from backends.encoder.digest import graph_key
 from backends.encoder.metrics import EncoderMetrics
@@ -38,7 +39,8 @@ class AudioEncoderStage:
 
     def __init__(self, settings: EncoderSettings, context: StageContext) -> None:
         self.settings, self.metrics, self._context = settings, EncoderMetrics(), context
-        self._folder = home() / settings.checkpoint / "codec"
+        checkpoint = home() / settings.checkpoint
+        self._folder, self._codebooks = checkpoint / "codec", spoken_codebooks(checkpoint)
         self._worker: EncoderWorker[Encoder, tuple[StageRequest, NDArray[np.float32]]] | None = None
         self._refusal = no_encoder(self._folder)
         if self._refusal is not None:
@@ -79,7 +81,9 @@ class AudioEncoderStage:
             began = time.perf_counter()
             codes = encoder.encode(audio)
             self.metrics.seconds.inc(time.perf_counter() - began)
-            self.metrics.audio_seconds.inc(len(audio) / self.limits.sampling_rate)
+            self.metrics.audio_seconds.inc(
+                len(audio) / self.limits.frame_samples * self.limits.hop / self.limits.sampling_rate
+            )
             request.reply({"codes": codes[None]}, final=True)
         except VoxstageError as error:
             request.fail(error)
@@ -96,7 +100,7 @@ class AudioEncoderStage:
             if device.type == "cpu":
                 self._be_nice()
             use_threads(self.settings.num_threads, device)
-            return TorchEncoder(self._folder, device)
+            return TorchEncoder(self._folder, device, self._codebooks)
         model = self._exported()
         self._be_nice()
         return OnnxEncoder(model, self.settings.num_threads or max(1, _cores() // 2))
@@ -118,12 +122,12 @@ class AudioEncoderStage:
     def _exported(self) -> Path | bytes:
         """The graph from the cache; made, which imports torch, at the first start with a checkpoint."""
         cache = home() / self.settings.cache
-        path = cache / f"{graph_key(self._folder, self.limits.max_frames)}.onnx"
+        path = cache / f"{graph_key(self._folder, self.limits.max_frames, self._codebooks)}.onnx"
         if path.exists():
             return path
         from backends.encoder.export import export_encoder, write_atomically
 
-        model = export_encoder(self._folder, self.limits.max_frames)
+        model = export_encoder(self._folder, self.limits.max_frames, self._codebooks)
         try:
             write_atomically(path, model)
         except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from backends.checkpoint import spoken_codebooks
 from backends.encoder.clip import ClipLimits
 from backends.encoder.digest import checkpoint_digest, file_sha256
 from backends.encoder.machine import Machine
@@ -44,6 +45,13 @@ def _check(model: Model, checkpoint: Path, machine: Machine) -> None:
         limits = ClipLimits.load(checkpoint / "codec", float(model.parameters.get("max_seconds", "60")))
         batch = max(1, int(_last(model.config, "max_batch_size") or 0))
         mend = shlex.join(_command(model, checkpoint, limits, batch))
+        spoken, stated = spoken_codebooks(checkpoint), _codebooks(model)
+        if None not in (spoken, stated) and spoken != stated:
+            raise LaunchError(
+                f"{model.name}: its config has {stated} codebooks in the dims of codes, and {checkpoint} speaks "
+                f"{spoken}: change that number in the config in {model.folder}",
+                USAGE,
+            )
         if not engine.exists():
             raise LaunchError(f"{model.name} has no engine: {engine} does not exist; build it with: {mend}", USAGE)
         wanted: dict[str, Any] = {
@@ -52,9 +60,9 @@ def _check(model: Model, checkpoint: Path, machine: Machine) -> None:
             "runtime_version": machine.tensorrt,
             "gpu": machine.gpu,
             "compute_capability": machine.compute_capability,
-            "codebooks": _codebooks(model),
-            "minimum": (1, limits.hop),
-            "maximum": (batch, limits.max_frames * limits.hop),
+            "codebooks": stated,
+            "minimum": (1, limits.frame_samples),
+            "maximum": (batch, limits.max_frames * limits.frame_samples),
             "checkpoint_sha256": checkpoint_digest(checkpoint / "codec"),
             "engine_sha256": file_sha256(engine),
         }

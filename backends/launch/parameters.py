@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +111,29 @@ def check_checkpoints(models: Sequence[Model], overrides: Overrides, root: Path)
             raise LaunchError(f"{_origin(model, error.field, changed)}: {error.problem}", USAGE) from None
 
 
-def make_default_checkpoint(models: Sequence[Model], overrides: Overrides, root: Path) -> None:
-    """Make the default speech-to-text checkpoint where a stage is to load it. Raises LaunchError when that fails."""
-    wanted = [{**model.parameters, **overrides.get(model.name, {})} for model in models if model.name in ASR_STAGES]
-    if any(parameters.get("checkpoint") == DEFAULT_CHECKPOINT for parameters in wanted):
-        from backends.asr.default_checkpoint import default_checkpoint  # not at the top: it needs NumPy
+def make_default_checkpoint(
+    models: Sequence[Model], overrides: MutableMapping[str, dict[str, str]], root: Path
+) -> None:
+    """Make the default speech-to-text checkpoint where a stage is to load it. Where it had to go to another folder,
+    ``overrides`` say so afterwards. Raises LaunchError when that fails.
+    """
+    wanted = [
+        model.name
+        for model in models
+        if model.name in ASR_STAGES
+        and {**model.parameters, **overrides.get(model.name, {})}.get("checkpoint") == DEFAULT_CHECKPOINT
+    ]
+    if not wanted:
+        return
+    from backends.asr.default_checkpoint import default_checkpoint  # not at the top: it needs NumPy
 
-        try:
-            default_checkpoint(root)
-        except CheckpointError as error:
-            raise LaunchError(error.args[0], USAGE) from None
+    try:
+        made = default_checkpoint(root)
+    except CheckpointError as error:
+        raise LaunchError(error.args[0], USAGE) from None
+    if made != root / DEFAULT_CHECKPOINT:
+        for name in wanted:
+            overrides.setdefault(name, {})["checkpoint"] = str(made)
 
 
 def _origin(model: Model, field: str, changed: Mapping[str, str]) -> str:

@@ -85,13 +85,3 @@ def quantizer_spec(config: dict[str, Any], codebooks: int | None) -> QuantizerSp
         entries=entry.get("codebook_size", 1024),
         entry_dim=entry.get("codebook_dim", 8),
     )
-
-
-def channel_count(config: dict[str, Any]) -> int:
-    """Channels that the codec models as one stream of samples in turns."""
-    channels = int(config.get("number_channels", 1))
-    if channels not in (1, 2):
-        raise CheckpointError(f"number_channels: {channels} is not implemented, only 1 and 2")
-    if channels > 1 and not config.get("enable_channel_interleave", True):
-        raise CheckpointError(f"enable_channel_interleave: False is not implemented for {channels} channels, only True")
-    return channels

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backends.checkpoint import channel_count
 from backends.checkpoint_files import read_tensors
 from backends.errors import CheckpointError, Internal, InvalidArgument
 from backends.json_file import read_json
 from backends.models.causal_transformer import CausalTransformer
 from backends.models.codes import check_codes
-from backends.models.moss_audio_config import channel_count, quantizer_spec, transformer_spec
+from backends.models.moss_audio_config import quantizer_spec, transformer_spec
 from backends.models.named_tensors import NamedTensors, RandomTensors
 from backends.models.residual_quantizer import ResidualQuantizer
 from backends.models.ring_transformer import RingTransformer

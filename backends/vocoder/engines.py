@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from backends.checkpoint import spoken_codebooks
 from backends.models.codec import load_codec
 from backends.models.window_codec import WindowCodec
 from backends.vocoder.graphs import GraphOptions
@@ -34,7 +35,8 @@ def load_engine(
     """The engine for the codec in ``folder``; on a GPU with its graphs. InvalidArgument for a dtype that the codec does
     not compute in there."""
     dummy = settings.load_format == "dummy"
-    codec = load_codec(folder, device, settings.codebooks or None, _DTYPES[settings.dtype], dummy, decode_only=True)
+    codebooks = settings.codebooks or spoken_codebooks(folder.parent)
+    codec = load_codec(folder, device, codebooks, _DTYPES[settings.dtype], dummy, decode_only=True)
     engine = build_engine(codec, settings, metrics)
     if isinstance(engine, StreamingVocoder):
         _make_ready(engine, settings)

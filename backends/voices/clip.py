@@ -1,8 +1,8 @@
 """A clip of somebody's voice: from a file or from samples to what the audio encoder reads.
 
 The same steps as in the public processor of MOSS-TTS-Local: resample, then bring the mean square to -20 dBFS with a
-gain of at most 3 dB either way (``10 log10(mean(x^2) + 1e-9)``). That one keeps two channels for its stereo codec; here
-they become one, their mean.
+gain of at most 3 dB either way (``10 log10(mean(x^2) + 1e-9)``). Two channels become their mean for a codec of one
+channel; one channel is heard on both sides of a codec of two.
 
 Everything that can be wrong with a clip is found here, at a cost that its length limit bounds: a file is decoded up to
 the limit and no further, whatever its header says, and never as a format that was not asked for.
@@ -28,7 +28,7 @@ from backends.encoder.clip import ClipLimits
 from backends.errors import InvalidArgument
 
 #: Names the steps below, for the cache: change it with them.
-PREPROCESSING = "mono mean, soxr HQ, -20 dBFS within 3 dB, zeros to whole frames"
+PREPROCESSING = "mean of two channels or one channel twice, soxr HQ, -20 dBFS within 3 dB, zeros to whole frames"
 MIN_SECONDS = 0.1
 MIN_RATE, MAX_RATE = 4_000, 192_000
 MAX_CHANNELS = 2
@@ -45,17 +45,19 @@ _KINDS = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
 
 @dataclass(frozen=True, slots=True)
 class ClipFormat:
-    """What the encoder reads: one channel at ``sampling_rate``, whole frames of ``hop`` samples, up to a length."""
+    """What the encoder reads: ``channels`` at ``sampling_rate``, whole frames of ``hop`` samples a channel, up to a
+    length."""
 
     sampling_rate: int
     hop: int
     max_seconds: float
+    channels: int = 1
 
     @staticmethod
     def load(folder: Path, max_seconds: float) -> ClipFormat:
         """``folder``: the codec's, with ``config.json``. Raises CheckpointError where it does not say."""
         limits = ClipLimits.load(folder, max_seconds)
-        return ClipFormat(limits.sampling_rate, limits.hop, max_seconds)
+        return ClipFormat(limits.sampling_rate, limits.hop, max_seconds, limits.channels)
 
     @property
     def max_frames(self) -> int:
@@ -83,7 +85,8 @@ class ClipFile:
         return (b"file", self.data)
 
     def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
-        """Float32 [frames * hop]. Raises InvalidArgument for what is no clip, too long, too short or not audio."""
+        """Float32 [frames * hop * channels], in turns. Raises InvalidArgument for what is no clip, too long, too short
+        or not audio."""
         with open_clip(self.field, self.data) as file:
             limit = int(wanted.max_seconds * file.samplerate)
             if tells_more(file, limit):
@@ -108,7 +111,8 @@ class ClipSamples:
         return (b"samples", f"{self.samples.dtype} {self.channels} {self.rate}".encode(), self.samples.tobytes())
 
     def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
-        """Float32 [frames * hop]. Raises InvalidArgument for what is too long, too short or not audio."""
+        """Float32 [frames * hop * channels], in turns. Raises InvalidArgument for what is too long, too short or not
+        audio."""
         return prepare(self.field, self.samples.reshape(-1, self.channels), self.rate, wanted)
 
 
@@ -190,7 +194,8 @@ def check_channels(field: str, channels: int) -> None:
 
 
 def prepare(field: str, samples: NDArray[np.float32], rate: int, wanted: ClipFormat) -> NDArray[np.float32]:
-    """Samples float32 [n, channels] at ``rate`` -> float32 [frames * hop], as the encoder reads them."""
+    """Samples float32 [n, channels] at ``rate`` -> float32 [frames * hop * channels of the codec], as the encoder
+    reads them: channels in turns."""
     seconds = len(samples) / rate
     if len(samples) > int(wanted.max_seconds * rate):
         raise _too_long(field, seconds, wanted)
@@ -205,18 +210,19 @@ def prepare(field: str, samples: NDArray[np.float32], rate: int, wanted: ClipFor
         raise InvalidArgument(field, f"has a sample of {peak:g}, and full scale is 1")
     if peak < SILENCE_PEAK:
         raise InvalidArgument(field, f"is silent: no sample is above {SILENCE_PEAK:g} of full scale")
-    mono = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1, dtype=np.float32)
+    if samples.shape[1] > wanted.channels:
+        samples = samples.mean(axis=1, dtype=np.float32, keepdims=True)
     if rate != wanted.sampling_rate:
-        mono = soxr.resample(np.ascontiguousarray(mono), rate, wanted.sampling_rate)
-    mono = loudness(mono)[: wanted.max_frames * wanted.hop]  # rounding may add a sample or a part of a frame
-    frames = -(-len(mono) // wanted.hop)
-    padded = np.zeros(frames * wanted.hop, dtype=np.float32)
-    padded[: len(mono)] = mono
-    return padded
+        samples = soxr.resample(np.ascontiguousarray(samples), rate, wanted.sampling_rate)
+    samples = loudness(samples)[: wanted.max_frames * wanted.hop]  # rounding may add a sample or a part of a frame
+    frames = -(-len(samples) // wanted.hop)
+    padded = np.zeros((frames * wanted.hop, wanted.channels), dtype=np.float32)
+    padded[: len(samples)] = samples  # one channel goes to both
+    return padded.reshape(-1)
 
 
 def loudness(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Float32 [n] nearer to -20 dBFS, by 3 dB at most."""
+    """Float32 of any shape, nearer to -20 dBFS, by 3 dB at most."""
     level = 10.0 * np.log10(np.mean(np.square(samples, dtype=np.float64)) + 1e-9)
     gain = float(np.clip(_TARGET_DBFS - level, -_GAIN_DB, _GAIN_DB))
     return samples * np.float32(10.0 ** (gain / 20.0))

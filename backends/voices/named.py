@@ -33,7 +33,7 @@ class NamedVoice:
         return (b"named", self.samples.tobytes())
 
     def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
-        """The samples, float32 [frames * hop]."""
+        """The samples, float32 [frames * hop * channels]."""
         return self.samples
 
 
@@ -43,7 +43,7 @@ def load_voices(folder: Path, wanted: ClipFormat, where: str) -> dict[str, Named
     Raises InvalidArgument naming the file that is no clip, has a name that cannot be asked for, or shares it.
     """
     if not folder.is_dir():
-        raise InvalidArgument(where, f"{folder} is not a folder; give one, or nothing for no named voices")
+        raise InvalidArgument(where, f"{folder} is not a folder; without named voices give an empty one")
     voices: dict[str, NamedVoice] = {}
     texts = {path.stem: path for path in sorted(folder.glob("*.txt"))}
     for path in sorted(folder.iterdir()):

@@ -13,12 +13,21 @@ import pytest
 from backends.asr import default_checkpoint as module
 from backends.asr.ctranslate2_whisper import convert
 from backends.asr.default_checkpoint import default_checkpoint
+from backends.asr.settings import DEFAULT_CHECKPOINT
 from backends.errors import CheckpointError
+from backends.launch.parameters import ASR_STAGES, make_default_checkpoint
+from backends.launch.repository import Model
 from backends.models.whisper_config import WhisperConfig
 from backends.models.whisper_prompt import WhisperPrompt
 from tests.conftest import ROOT
 
 NAME = "whisper-tiny.en"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the checkpoint goes when the root cannot be written."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
 def beside(root: Path) -> list[str]:
@@ -108,7 +117,33 @@ def test_a_folder_that_lacks_files_is_refused(tmp_path: Path) -> None:
         default_checkpoint(tmp_path)
 
 
-def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / ".cache").write_text("a file, where a folder should be")
-    with pytest.raises(CheckpointError, match=r"whisper-tiny.en cannot be written"):
+def test_a_root_that_cannot_be_written_has_it_at_home(tmp_path: Path) -> None:
+    """As in a container, whose code is a read-only volume. The stages are told where it went."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / ".cache").write_text("a file, where a folder should be")
+    models = [Model(name, root, True, parameters={"checkpoint": DEFAULT_CHECKPOINT}) for name in ASR_STAGES]
+    overrides = {"asr_decoder": {"max_running": "4"}, "asr_prompt": {"checkpoint": "of/ours"}}
+    make_default_checkpoint(models, overrides, root)
+    made = tmp_path / "home" / ".cache" / "voxstage" / "asr" / NAME
+    assert (made / "model.safetensors").is_file()
+    assert overrides == {
+        "asr_prompt": {"checkpoint": "of/ours"},
+        "asr_encoder": {"checkpoint": str(made)},
+        "asr_decoder": {"max_running": "4", "checkpoint": str(made)},
+    }
+
+
+def test_the_stages_find_it_in_the_root_by_themselves(tmp_path: Path) -> None:
+    models = [Model("asr_encoder", tmp_path, True, parameters={"checkpoint": DEFAULT_CHECKPOINT})]
+    overrides: dict[str, dict[str, str]] = {}
+    make_default_checkpoint(models, overrides, tmp_path)
+    assert not overrides and (tmp_path / DEFAULT_CHECKPOINT / "model.safetensors").is_file()
+
+
+def test_no_place_that_can_be_written_is_a_sentence(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "home"):
+        folder.mkdir(exist_ok=True)
+        (folder / ".cache").write_text("a file, where a folder should be")
+    with pytest.raises(CheckpointError, match=r"whisper-tiny.en cannot be written: .*; nor can .*home"):
         default_checkpoint(tmp_path)

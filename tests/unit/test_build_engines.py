@@ -65,7 +65,7 @@ def rtx() -> Any:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--stage", "asr_encoder"], "INVALID_ARG stage: 'asr_encoder' cannot be built: this version has no stage"),
+        (["--stage", "asr_encoder"], "INVALID_ARG stage: 'asr_encoder' cannot be built: it runs in Python"),
         (["--stage", "vocoder"], "INVALID_ARG stage: 'vocoder' cannot be built: tts_vocoder keeps the state"),
         (["--stage", "tts_decoder"], "INVALID_ARG stage: 'tts_decoder' is not a stage with an engine"),
         (["--runtime", "openvino"], "invalid choice: 'openvino'"),

@@ -85,6 +85,24 @@ def test_two_channels_become_their_mean() -> None:
     assert np.array_equal(raw.prepare(WANTED), made)
 
 
+def test_a_codec_of_two_channels_hears_two() -> None:
+    """In turns, one gain for both, as the public processor has it; a clip of one channel is heard on both sides."""
+    wanted = ClipFormat(sampling_rate=24000, hop=1920, max_seconds=4.0, channels=2)
+    left, right = tone(0.5, 24000), tone(0.5, 24000, 660.0, level=0.2)
+    stereo = np.stack([left, right], axis=1)
+    made = read_clip_file("reference_file", encoded(stereo, 24000, "WAV", "FLOAT")).prepare(wanted).reshape(-1, 2)
+    assert len(made) == 7 * 1920 and np.array_equal(made[:12000], loudness(stereo)) and not made[12000:].any()
+    both = read_clip_samples("reference_audio", left, 1, 24000, wanted).prepare(wanted).reshape(-1, 2)
+    assert np.array_equal(both[:, 0], both[:, 1]) and np.array_equal(
+        both[:, 0], clip(encoded(left, 24000, "WAV", "FLOAT"))
+    )
+    slower = prepare("reference_audio", stereo, 12000, wanted).reshape(-1, 2)
+    alone = prepare("reference_audio", stereo[:, 1:], 12000, wanted).reshape(-1, 2)
+    assert len(slower) == 13 * 1920
+    gain = np.std(slower[:24000, 1]) / np.std(alone[:24000, 1])
+    assert np.allclose(slower[:24000, 1], gain * alone[:24000, 1], atol=1e-6)
+
+
 def test_the_longest_clip_fits_and_a_sample_more_does_not() -> None:
     for rate in (8000, 24000, 44100):
         longest = encoded(tone(4.0, rate), rate, "WAV")

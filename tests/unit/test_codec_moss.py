@@ -17,6 +17,7 @@ from backends.errors import CheckpointError, Internal, InvalidArgument
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.models.named_tensors import NamedTensors, RandomTensors
 from backends.vocoder.streaming import StreamingVocoder
+from tests.unit.tiny_codec import stereo_config
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -174,42 +175,6 @@ def test_public_release_sizes_build_and_stream() -> None:
     codes = codec.encode(pcm)
     assert codes.shape == (12, 32) and codec.decode(codes).shape == (1920 * 12,)
     assert [h.shape[4] >= 125 * r - 1 for h, r in zip(codec.new_state(1, 25), (1, 2, 4, 8), strict=True)] == [True] * 4
-
-
-def stereo_config(sampling_rate: int = 48000, channels: int = 2) -> dict:
-    """The public 48 kHz stereo release in small: windows of their own, rates up to 32 steps a frame."""
-    common = read_json(FOLDER / "config.json")["decoder_kwargs"][0] | {"layer_scale": 0.01, "num_layers": 1}
-    common |= {"d_model": 64, "num_heads": 1, "dim_feedforward": 128}
-
-    def block(inputs: int, outputs: int, seconds: float) -> dict:
-        return common | {"input_dimension": inputs, "output_dimension": outputs, "context_duration": seconds}
-
-    def patch(size: int) -> dict:
-        return {"module_type": "PatchedPretransform", "patch_size": size}
-
-    windows = [0.8, 0.8, 0.4, 0.4, 0.2, 0.1]
-    decoder = [block(64, 96, windows[0]), patch(2)]
-    for seconds in windows[1:-1]:
-        decoder += [block(48, 96, seconds), patch(2)]
-    encoder = [patch(240), block(240, 48, windows[-1])]
-    for seconds in reversed(windows[:-1]):
-        encoder += [patch(2), block(96, 48 if seconds != windows[0] else 64, seconds)]
-    encoder[-1]["output_dimension"] = 64
-    encoder[-3]["output_dimension"] = 48
-    return {
-        "model_type": "moss-audio-tokenizer",
-        "sampling_rate": sampling_rate,
-        "downsample_rate": 7680 // channels,
-        "number_channels": channels,
-        "enable_channel_interleave": True,
-        "causal_transformer_context_duration": 10.0,
-        "attention_implementation": "sdpa",
-        "compute_dtype": "bf16",
-        "codec_weight_dtype": "fp32",
-        "encoder_kwargs": encoder,
-        "decoder_kwargs": [*decoder, block(48, 240, windows[-1]), patch(240)],
-        "quantizer_kwargs": {"input_dim": 64, "rvq_dim": 32, "output_dim": 64, "num_quantizers": 4, "codebook_dim": 8},
-    }
 
 
 def test_two_channels_are_one_stream_of_twice_the_rate() -> None:

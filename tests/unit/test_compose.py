@@ -11,7 +11,9 @@ import fastjsonschema
 import pytest
 import yaml
 
+from backends.asr.metrics import AsrPromptMetrics
 from backends.decoder.metrics import DecoderMetrics
+from backends.encoder.metrics import EncoderMetrics
 from backends.launch.options import find_overrides, parse_options
 from backends.launch.pipelines import pipeline_of
 from backends.launch.repository import find_models
@@ -215,7 +217,7 @@ def test_the_dockerfile_adds_what_pyproject_needs():
 @pytest.mark.parametrize("path", [DASHBOARD, ALERTS], ids=lambda path: path.name)
 def test_metrics_exist_under_the_names_that_prometheus_sees(path):
     known = set()
-    for metrics in (PromptMetrics(), DecoderMetrics(), VocoderMetrics()):
+    for metrics in (PromptMetrics(), DecoderMetrics(), VocoderMetrics(), EncoderMetrics(), AsrPromptMetrics()):
         for metric in metrics:
             parts = ("_bucket", "_sum", "_count") if isinstance(metric, Histogram) else ("",)
             known |= {metric.name + part for part in parts}

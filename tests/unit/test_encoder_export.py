@@ -19,7 +19,7 @@ from backends.encoder.graph import OPSET
 from backends.encoder.runtime import OnnxEncoder
 from backends.errors import CheckpointError
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
-from tests.unit.tiny_codec import patch, tiny_config, transformer, write_codec
+from tests.unit.tiny_codec import patch, stereo_config, tiny_config, transformer, write_codec
 
 torch.set_num_threads(1)
 MAX_FRAMES = 750
@@ -131,6 +131,19 @@ def test_periods_and_widths_of_their_own(tmp_path: Path) -> None:
     assert compare(encoder.encode, codec, [audio]).share >= SHARE
 
 
+def test_two_channels_and_the_first_codebooks(tmp_path: Path) -> None:
+    """As in MOSS-TTS-Local v1.5: a stereo codec, of which the voice speaks fewer codebooks than there are."""
+    folder = write_codec(tmp_path / "codec", stereo_config())
+    codec = MossAudioTokenizer.load(folder, codebooks=3)
+    encoder = OnnxEncoder(export_encoder(folder, 40, codebooks=3), 1)
+    draw = np.random.default_rng(4)
+    clips = [draw.normal(0, 0.3, frames * 2 * codec.hop).astype(np.float32) for frames in (1, 4, 13, 40)]
+    assert compare(encoder.encode, codec, clips).share >= SHARE
+    assert encoder.encode(clips[1]).shape == (4, 3)
+    whole = MossAudioTokenizer.load(folder).encode(torch.from_numpy(clips[1]))
+    assert np.array_equal(encoder.encode(clips[1]), whole[:, :3]), "later codebooks change nothing in the first ones"
+
+
 def test_weights_that_no_file_holds_are_refused(voice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "_LARGEST_BYTES", 1_000_000)
     with pytest.raises(CheckpointError, match=r"0\.0\d+ GB of weights are above 0\.001 GB.*runtime=torch"):
@@ -143,7 +156,7 @@ def test_keys_follow_checkpoint_and_limit(tmp_path: Path) -> None:
     other = write_codec(tmp_path / "c", tiny_config(), seed=1)
     assert checkpoint_digest(one) == checkpoint_digest(same) != checkpoint_digest(other)
     assert graph_key(one, 10) == graph_key(same, 10)
-    assert len({graph_key(one, 10), graph_key(one, 11), graph_key(other, 10)}) == 3
+    assert len({graph_key(one, 10), graph_key(one, 11), graph_key(one, 10, 2), graph_key(other, 10)}) == 4
     (same / "config.json").write_text((same / "config.json").read_text().replace("200", "400", 1))
     assert checkpoint_digest(one) != checkpoint_digest(same)
 

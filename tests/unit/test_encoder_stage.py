@@ -17,7 +17,7 @@ from backends.encoder.settings import EncoderSettings
 from backends.errors import Cancelled, CheckpointError, InvalidArgument, Unavailable, VoxstageError
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from tests.conftest import ROOT
-from tests.unit.tiny_codec import write_checkpoint
+from tests.unit.tiny_codec import stereo_config, write_checkpoint
 
 HOP = 1920
 
@@ -174,6 +174,19 @@ def test_close_answers_what_waits(tmp_path: Path) -> None:
         closing.execute(request)
     closing.close()
     assert all(request.codes.shape == (1, 50, 12) for request in requests)
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "torch"])
+def test_a_stereo_codec_of_more_codebooks_than_are_spoken(tmp_path: Path, voice: Path, runtime: str) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", voice, config=stereo_config())
+    made = make(checkpoint=str(checkpoint), cache=str(tmp_path / "cache"), runtime=runtime)
+    audio = np.random.default_rng(1).normal(0, 0.1, (1, 5 * 7680)).astype(np.float32)
+    whole = MossAudioTokenizer.load(checkpoint / "codec").encode(torch.from_numpy(audio[0]))
+    assert whole.shape == (5, 4) and np.array_equal(ask(made, audio)[0], whole[:, :3])
+    with pytest.raises(InvalidArgument, match="38401 samples are not a whole number of frames of 7680"):
+        made.execute(Request(np.zeros((1, 5 * 7680 + 1), np.float32)))  # type: ignore[arg-type]
+    made.close()
+    assert made.metrics.audio_seconds.value == pytest.approx(5 * 0.08)
 
 
 def test_the_graph_is_exported_once(tmp_path: Path, voice: Path) -> None:

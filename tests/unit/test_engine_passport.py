@@ -22,6 +22,7 @@ from backends.launch.failure import LaunchError
 from backends.launch.repository import find_models
 from backends.launch.triton import Triton
 from tests.conftest import ROOT
+from tests.unit.tiny_codec import write_checkpoint
 
 MACHINE = Machine(gpu="NVIDIA A100", compute_capability="8.0", driver="560.1", tensorrt="10.5.0")
 PLAN = b"not a plan, and nobody looks inside"
@@ -142,6 +143,14 @@ def test_another_checkpoint_is_noticed(place: Place, tmp_path: Path) -> None:
     (other / "codec" / "config.json").write_text(json.dumps(config | {"version": 2}))
     assert "checkpoint_sha256" in place.refusal(checkpoint=other)
     assert f"--checkpoint {other}" in place.refusal(checkpoint=other)
+
+
+def test_a_number_of_codebooks_that_no_rebuild_mends(place: Place, tmp_path: Path) -> None:
+    """The plan would be right; the dims in the config are not."""
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", ROOT / "checkpoints" / "voice")
+    said = place.refusal(checkpoint=checkpoint)
+    assert "its config has 12 codebooks in the dims of codes" in said and "speaks 3: change that number" in said
+    assert "build_engines" not in said
 
 
 def test_missing_and_broken_files_are_sentences(place: Place) -> None:

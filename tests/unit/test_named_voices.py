@@ -65,5 +65,5 @@ def test_a_broken_voice_stops_the_load_with_its_name(tmp_path: Path, name: str, 
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="is not a folder; give one, or nothing for no named voices"):
+    with pytest.raises(InvalidArgument, match="is not a folder; without named voices give an empty one"):
         load_voices(tmp_path / "none", WANTED, "tts_prompt.voices")
