@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,7 +27,8 @@ def default_checkpoint(root: Path) -> Path:
     try:
         _made_once(target)
     except OSError as error:
-        other = Path.home() / ".cache" / "voxstage" / "asr" / _NAME
+        # Path.home() would raise for a user without an entry in passwd, as containers have them.
+        other = Path(os.environ.get("HOME") or tempfile.gettempdir()) / ".cache" / "voxstage" / "asr" / _NAME
         try:
             _made_once(other)
         except OSError as again:
