@@ -29,8 +29,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "speak",
         help="say a text",
         description="Says a text and writes the audio while it arrives.",
-        epilog="Exit code: 0 spoken, 1 the server or the stream failed, 2 wrong usage or a value that the server "
-        "refused, 130 interrupted.",
+        epilog="Exit code: 0 spoken, 1 the server or the stream failed or made no sound, 2 wrong usage or a value that the "
+        "server refused, 130 interrupted.",
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what to say; absent or -: read from stdin")
     parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; -: raw 16-bit mono PCM to stdout")
@@ -92,7 +92,7 @@ def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None)
         stack.callback(progress.close)
         sinks: list[Sink] = []
         for chunk in stream:
-            if not chunks:
+            if not sinks and len(chunk.audio):
                 # Only now: a request that fails leaves an older file alone, and the sample rate is the server's.
                 sinks = _open_sinks(args.output, player, chunk, stack)
             for sink in sinks:
@@ -106,6 +106,12 @@ def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None)
         _say("The speech stopped at the limit of frames, so the end of the text may be missing. Raise --max-frames.")
     if chunks[-1].finish_reason == "cancelled":
         _say("The server cancelled the stream, so the audio is incomplete.")
+        return 1
+    if not sinks:
+        _say(
+            "The voice ended without a sound. Another text, another clip, or a --temperature with another --seed may "
+            "help."
+        )
         return 1
     if args.output not in (None, "-"):
         _say(f"Wrote {args.output}.")
