@@ -29,8 +29,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "speak",
         help="say a text",
         description="Says a text and writes the audio while it arrives.",
-        epilog="Exit code: 0 spoken, 1 the server or the stream failed or made no sound, 2 wrong usage or a value that the "
-        "server refused, 130 interrupted.",
+        epilog="Exit code: 0 spoken, 1 the server or the stream failed or made no sound, 2 wrong usage or a value "
+        "that the server refused, 130 interrupted.",
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what to say; absent or -: read from stdin")
     parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; -: raw 16-bit mono PCM to stdout")
