@@ -8,28 +8,40 @@ ONNX Runtime and TensorRT run batches of clips of one length; torch runs one cli
 to solo": whether each clip of a batch has the codes that it has alone. "Graph": one CUDA graph a length. Latency is
 from a clip on the host to its codes on the host. "CPU": processor time of this process for the batch; other work on the
 machine stretches the latency and hardly this. Clips are random codes of the voice, decoded.
+
+"A new file" and "the same again" are what a request with a clip waits for in ``tts_prompt`` (VoiceDesk, with the first
+of the runtimes, in this process): a WAV of 16 bits at 44.1 kHz is decoded, resampled and encoded, or only digested.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import platform
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
 
+from backends.checkpoint import spoken_codebooks
 from backends.encoder.clip import frames_of
 from backends.encoder.export import Agreement, compare, export_encoder, sample_clips
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
+from backends.voices.cache import Result
+from backends.voices.clip import ClipFormat, read_clip_file
+from backends.voices.desk import VoiceDesk, encoder_identity
+from backends.voices.metrics import VoiceMetrics
 
+NEW_FILES, REPEATS = 5, 100
 Run = Callable[[np.ndarray], np.ndarray]
 
 
@@ -64,17 +76,19 @@ def equal_to_solo(run: Run, clips: np.ndarray) -> bool:
 def runtimes(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Run, bool]]:
     """Name, function from [batch, samples] to codes, whether it takes batches."""
     device = torch.device(options.device)
-    codec = MossAudioTokenizer.load(folder, device)
+    spoken = spoken_codebooks(folder.parent)
+    codec = MossAudioTokenizer.load(folder, device, spoken)
     if device.type == "cpu":
         from backends.encoder.runtime import OnnxEncoder
 
-        model = export_encoder(folder, frames_of(max(*options.seconds, 5.0), codec.sampling_rate, codec.hop))
+        model = export_encoder(folder, frames_of(max(*options.seconds, 5.0), codec.sampling_rate, codec.hop), spoken)
         yield "onnxruntime", OnnxEncoder(model, options.threads).encode_batch, True
     if options.plan:
         from backends.encoder.builder import load_runtime
         from backends.encoder.engine import EngineEncoder
 
-        engine = EngineEncoder(load_runtime("tensorrt"), options.plan.read_bytes(), codec.codebooks, codec.hop)
+        frame = codec.hop * codec.channels
+        engine = EngineEncoder(load_runtime("tensorrt"), options.plan.read_bytes(), codec.codebooks, frame)
         yield "tensorrt", engine.encode_batch, True
 
     def eager(clips: np.ndarray) -> np.ndarray:
@@ -117,9 +131,48 @@ class Graphs:
 
 def agreement(run: Run, folder: Path) -> Agreement:
     """Codes of ``run`` against torch's on the CPU, on twenty clips."""
-    codec = MossAudioTokenizer.load(folder)
+    codec = MossAudioTokenizer.load(folder, codebooks=spoken_codebooks(folder.parent))
     lengths = [int(n) for n in np.random.default_rng(0).integers(1, 60, 20)]
     return compare(lambda clip: run(clip[None])[0], codec, sample_clips(codec, lengths, seed=1))
+
+
+def wait_for_codes(desk: VoiceDesk, data: bytes) -> float:
+    """Seconds until the codes of a clip's file are there. Raises what the desk answers instead."""
+    answered, found = threading.Event(), list[Result]()
+
+    def answer(result: Result) -> None:
+        found.append(result)
+        answered.set()
+
+    began = time.perf_counter()
+    desk.ask(read_clip_file("reference_file", data), answer)
+    answered.wait()
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return time.perf_counter() - began
+
+
+def desk_rows(run: Run, folder: Path, lengths: Sequence[float]) -> Iterator[dict[str, float]]:
+    """One row a length: milliseconds for a new file, for the same again, and processor time of that."""
+    wanted = ClipFormat.load(folder, 2 * max(lengths))
+    identity = encoder_identity(folder.parent, "float32")
+    noise, options = np.random.default_rng(0), {"workers": 1, "max_waiting": 1, "cache_bytes": 64 * 2**20}
+    desk = VoiceDesk(wanted, lambda samples: run(samples[None])[0], identity, VoiceMetrics(), **options)
+    try:
+        for seconds in lengths:
+            files = []
+            for _ in range(NEW_FILES):
+                file = io.BytesIO()
+                soundfile.write(file, noise.uniform(-0.2, 0.2, round(44100 * seconds)), 44100, format="WAV")
+                files.append(file.getvalue())
+            new = [wait_for_codes(desk, data) for data in files]
+            busy = time.process_time()
+            known = [wait_for_codes(desk, files[i % NEW_FILES]) for i in range(REPEATS)]
+            busy = time.process_time() - busy
+            row = {"seconds": seconds, "file_bytes": len(files[0]), "new_p50_ms": 1e3 * statistics.median(new)}
+            yield row | {"known_p50_ms": 1e3 * statistics.median(known), "known_cpu_ms": 1e3 * busy / REPEATS}
+    finally:
+        desk.close()
 
 
 def main() -> None:
@@ -147,17 +200,25 @@ def main() -> None:
         "options": {key: str(value) for key, value in vars(options).items() if key not in ("json", "plan")},
         "rows": [],
         "agreement": {},
+        "files": [],
     }
     if not gpu:
         import onnxruntime
 
         result["onnxruntime"] = onnxruntime.__version__
     print(f"{result['device']}, {result['cores']} cores, {options.threads} threads, torch {torch.__version__}")
-    voice = MossAudioTokenizer.load(folder)
+    voice = MossAudioTokenizer.load(folder, codebooks=spoken_codebooks(folder.parent))
     for name, run, batches in runtimes(options, folder):
         found = agreement(run, folder)
         result["agreement"][name] = {"codes": found.codes, "equal": found.equal_codes}
         print(f"\n{name}: {found.equal_codes} of {found.codes} codes equal torch's on the CPU")
+        if not result["files"]:
+            for cost in desk_rows(run, folder, options.seconds):
+                result["files"].append(cost)
+                print(
+                    f"  {cost['seconds']:5g} s: a new file {cost['new_p50_ms']:8.1f} ms, the same again "
+                    f"{cost['known_p50_ms']:8.3f} ms, CPU {cost['known_cpu_ms']:8.3f} ms"
+                )
         for seconds in options.seconds:
             frames = frames_of(seconds, voice.sampling_rate, voice.hop)
             clips = np.stack(sample_clips(voice, [frames] * max(options.batches)))
