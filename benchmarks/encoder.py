@@ -73,22 +73,20 @@ def equal_to_solo(run: Run, clips: np.ndarray) -> bool:
     return all(np.array_equal(run(clips[i : i + 1])[0], together[i]) for i in range(len(clips)))
 
 
-def runtimes(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Run, bool]]:
+def runtimes(options: argparse.Namespace, folder: Path, codebooks: int) -> Iterator[tuple[str, Run, bool]]:
     """Name, function from [batch, samples] to codes, whether it takes batches."""
     device = torch.device(options.device)
-    spoken = spoken_codebooks(folder.parent)
-    codec = MossAudioTokenizer.load(folder, device, spoken)
+    codec = MossAudioTokenizer.load(folder, device, codebooks)
     if device.type == "cpu":
         from backends.encoder.runtime import OnnxEncoder
 
-        model = export_encoder(folder, frames_of(max(*options.seconds, 5.0), codec.sampling_rate, codec.hop), spoken)
+        model = export_encoder(folder, frames_of(max(*options.seconds, 5.0), codec.sampling_rate, codec.hop), codebooks)
         yield "onnxruntime", OnnxEncoder(model, options.threads).encode_batch, True
     if options.plan:
         from backends.encoder.builder import load_runtime
         from backends.encoder.engine import EngineEncoder
 
-        frame = codec.hop * codec.channels
-        engine = EngineEncoder(load_runtime("tensorrt"), options.plan.read_bytes(), codec.codebooks, frame)
+        engine = EngineEncoder(load_runtime("tensorrt"), options.plan.read_bytes(), codebooks, codec.frame_samples)
         yield "tensorrt", engine.encode_batch, True
 
     def eager(clips: np.ndarray) -> np.ndarray:
@@ -129,9 +127,8 @@ class Graphs:
         return graph, audio, codes
 
 
-def agreement(run: Run, folder: Path) -> Agreement:
+def agreement(run: Run, codec: MossAudioTokenizer) -> Agreement:
     """Codes of ``run`` against torch's on the CPU, on twenty clips."""
-    codec = MossAudioTokenizer.load(folder, codebooks=spoken_codebooks(folder.parent))
     lengths = [int(n) for n in np.random.default_rng(0).integers(1, 60, 20)]
     return compare(lambda clip: run(clip[None])[0], codec, sample_clips(codec, lengths, seed=1))
 
@@ -208,8 +205,8 @@ def main() -> None:
         result["onnxruntime"] = onnxruntime.__version__
     print(f"{result['device']}, {result['cores']} cores, {options.threads} threads, torch {torch.__version__}")
     voice = MossAudioTokenizer.load(folder, codebooks=spoken_codebooks(folder.parent))
-    for name, run, batches in runtimes(options, folder):
-        found = agreement(run, folder)
+    for name, run, batches in runtimes(options, folder, voice.codebooks):
+        found = agreement(run, voice)
         result["agreement"][name] = {"codes": found.codes, "equal": found.equal_codes}
         print(f"\n{name}: {found.equal_codes} of {found.codes} codes equal torch's on the CPU")
         if not result["files"]:

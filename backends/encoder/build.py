@@ -147,7 +147,7 @@ class EngineBuild:
             return None, "no GPU that torch can use where the engine was built"
         from backends.encoder.engine import EngineEncoder
 
-        encoder = EngineEncoder(self._trt, engine, codec.codebooks, codec.hop * codec.channels)
+        encoder = EngineEncoder(self._trt, engine, codec.codebooks, codec.frame_samples)
         return compare(encoder.encode, codec, clips).share, None
 
     def _write(self, engine: bytes, seconds: float, agreement: float | None, why_not: str | None) -> Passport:

@@ -81,9 +81,7 @@ class AudioEncoderStage:
             began = time.perf_counter()
             codes = encoder.encode(audio)
             self.metrics.seconds.inc(time.perf_counter() - began)
-            self.metrics.audio_seconds.inc(
-                len(audio) / self.limits.frame_samples * self.limits.hop / self.limits.sampling_rate
-            )
+            self.metrics.audio_seconds.inc(len(audio) / (self.limits.sampling_rate * self.limits.channels))
             request.reply({"codes": codes[None]}, final=True)
         except VoxstageError as error:
             request.fail(error)

@@ -48,7 +48,7 @@ class ServerProcess:
             errors="replace",
             start_new_session=True,
             pass_fds=tuple(inherit),
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=_prepare_child(os.getpid()),
         )
         assert self._process.stdout is not None
         self.log = TritonLog(self._process.stdout, show_all)
@@ -161,7 +161,7 @@ def _fields(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()  # the name in parentheses may hold blanks
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _prepare_child(parent: int) -> Callable[[], None]:
     """Code for the child: have room for large bodies, and be sent SIGTERM when ``parent`` dies, however it dies. See
     setrlimit(2) and prctl(2)."""
     libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: the child must not allocate more than it has to

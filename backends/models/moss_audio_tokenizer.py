@@ -143,6 +143,11 @@ class MossAudioTokenizer:
             raise CheckpointError(f"{side}_kwargs: the patches end at {rate} Hz, not at {end} Hz")
         return modules
 
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame, all channels together."""
+        return self.hop * self.channels
+
     def check_codes(self, codes: Tensor) -> None:
         """InvalidArgument unless ``codes`` is an integer tensor [T, codebooks] with values in [0, entries)."""
         check_codes(codes, self.codebooks, self.entries)
@@ -195,7 +200,7 @@ class MossAudioTokenizer:
         if not pcm.numel():
             return torch.zeros(0, self.codebooks, dtype=torch.int64, device=self.device)
         x = pcm.to(self.device, torch.float32)
-        x = torch.nn.functional.pad(x, (0, -x.numel() % (self.hop * self.channels)))[None, :, None]
+        x = torch.nn.functional.pad(x, (0, -x.numel() % self.frame_samples))[None, :, None]
         start = torch.zeros(1, dtype=torch.int64, device=self.device)
         for module in self.encoder:
             if isinstance(module, int):

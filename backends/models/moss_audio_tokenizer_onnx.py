@@ -50,11 +50,11 @@ class _EncoderWriter:
 
     def write(self) -> onnx.ModelProto:
         graph, codec = self.graph, self.codec
-        hop = codec.hop * codec.channels  # two channels are one stream of samples in turns
-        span = self.block * hop
+        frame = codec.frame_samples  # two channels are one stream of samples in turns
+        span = self.block * frame
         length = graph.cut(graph.node("Shape", "audio"), 0, 1, 2)
-        padded = graph.pad("audio", (0, 0), (0, span - hop))
-        self.blocks = graph.node("Div", graph.node("Add", length, graph.whole(span - hop)), graph.whole(span))
+        padded = graph.pad("audio", (0, 0), (0, span - frame))
+        self.blocks = graph.node("Div", graph.node("Add", length, graph.whole(span - frame)), graph.whole(span))
         x = graph.cut(padded, 1, 0, graph.node("Mul", self.blocks, graph.whole(span)))
         x = graph.reshape(x, 0, -1, span, 1)  # [batch, blocks, steps of a block, channels] from here on
         steps, width = span, 1
@@ -66,7 +66,7 @@ class _EncoderWriter:
                 x = self._transformer(x, module)
                 width = module.spec.output_dim
         x = graph.reshape(x, 0, -1, width)
-        x = graph.cut(x, 1, 0, graph.node("Div", length, graph.whole(hop)))
+        x = graph.cut(x, 1, 0, graph.node("Div", length, graph.whole(frame)))
         self.graph.rename(self._quantizer(x, codec.quantizer), "codes")
         return graph.model(
             "audio_encoder", {"audio": ["batch", "samples"]}, {"codes": ["batch", "frames", codec.codebooks]}

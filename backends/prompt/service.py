@@ -153,8 +153,7 @@ class PromptStage:
         """Codes int32 [frames, codebooks] of samples float32 [n], by the model audio_encoder."""
         codes = self._context.infer(_ENCODER, {"audio": samples[None]}, ["codes"])["codes"]
         assert self.desk is not None
-        wanted = self.desk.wanted
-        expected = (1, len(samples) // (wanted.hop * wanted.channels), self.builder.width - 1)
+        expected = (1, len(samples) // self.desk.wanted.frame_samples, self.builder.width - 1)
         if codes.shape != expected:
             raise Internal(f"{_ENCODER} answered codes of shape {list(codes.shape)}, expected {list(expected)}")
         return codes[0].astype(np.int32, copy=False)

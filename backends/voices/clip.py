@@ -60,6 +60,11 @@ class ClipFormat:
         return ClipFormat(limits.sampling_rate, limits.hop, max_seconds, limits.channels)
 
     @property
+    def frame_samples(self) -> int:
+        """Samples of one frame, all channels together."""
+        return self.hop * self.channels
+
+    @property
     def max_frames(self) -> int:
         """Frames of the longest clip."""
         return int(self.max_seconds * self.sampling_rate) // self.hop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client import SpeechClient
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, live_server
 
 StartServer = Callable[..., LiveServer]
 
@@ -16,13 +16,8 @@ StartServer = Callable[..., LiveServer]
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """The default voice on its default settings; started once. Its end is a test too: clean, and in under 5 s."""
-    live = LiveServer(tmp_path_factory.mktemp("server"))
-    try:
+    with live_server(tmp_path_factory.mktemp("server")) as live:
         yield live
-        live.wait_idle()
-        live.end()
-    finally:
-        live.kill()
 
 
 @pytest.fixture

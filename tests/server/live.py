@@ -6,7 +6,8 @@ import re
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.server.dummies import Serve, leftovers
@@ -105,3 +106,15 @@ class LiveServer:
 
     def _log_of_the_end(self) -> str:
         return self.serve.err.rpartition("Signal (15) received")[2]
+
+
+@contextmanager
+def live_server(folder: Path, *arguments: str) -> Iterator[LiveServer]:
+    """A server for several tests, with more arguments of serve.py. After them it must be idle and end cleanly."""
+    live = LiveServer(folder, *arguments)
+    try:
+        yield live
+        live.wait_idle()
+        live.end()
+    finally:
+        live.kill()

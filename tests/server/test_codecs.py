@@ -20,7 +20,7 @@ from client import SpeechClient
 from tests.codec_folders import dac_model, save
 from tests.server.codes import CodeStream
 from tests.server.direct import DirectStream, prompt_rows
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, live_server
 from tests.server.texts import SHORT
 
 CODEBOOKS, ENTRIES = 12, 1024  # what the voice says
@@ -40,13 +40,8 @@ def live(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Three windows a batch, and steps that wait: more than the defaults of a CPU do."""
     arguments = ["--checkpoint", str(checkpoint), "--set", "tts_vocoder.max_chunk_frames=60"]
     arguments += ["--set", "tts_vocoder.step_streams=3", "--set", "tts_vocoder.max_batch_wait_ms=20"]
-    server = LiveServer(tmp_path_factory.mktemp("server"), *arguments)
-    try:
+    with live_server(tmp_path_factory.mktemp("server"), *arguments) as server:
         yield server
-        server.wait_idle()
-        server.end()
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from client import AsyncSpeechClient, SpeechError, Unavailable
 from client.bench.schedule import arrival_times
-from tests.server.live import FRAMES, LiveServer
+from tests.server.live import FRAMES, LiveServer, live_server
 from tests.server.loop import run_async
 from tests.server.texts import HOP, RATE
 
@@ -47,13 +47,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         "check_integrity": "true",
     }
     arguments = [word for key, value in switches.items() for word in ("--set", f"tts_decoder.{key}={value}")]
-    server = LiveServer(tmp_path_factory.mktemp("overload"), *arguments)
-    try:
+    with live_server(tmp_path_factory.mktemp("overload"), *arguments) as server:
         yield server
-        server.wait_idle()
-        server.end()
-    finally:
-        server.kill()
 
 
 async def send(client: AsyncSpeechClient, take: int, expected: Sequence[bytes] | None) -> tuple[Outcome, bytes]:

@@ -17,7 +17,7 @@ from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.voices.clip import ClipFormat, read_clip_samples
 from client import SpeechClient
 from tests.server.direct import DirectStream, prompt_rows
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, live_server
 from tests.server.texts import SHORT
 from tests.server.voices import piece
 from tests.unit.tiny_codec import stereo_config, write_codec
@@ -40,13 +40,8 @@ def live(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """No parameter names a number of codebooks or of channels."""
     cache = tmp_path_factory.mktemp("cache")
     arguments = ["--checkpoint", str(checkpoint), "--set", f"audio_encoder.cache={cache}"]
-    server = LiveServer(tmp_path_factory.mktemp("server"), *arguments)
-    try:
+    with live_server(tmp_path_factory.mktemp("server"), *arguments) as server:
         yield server
-        server.wait_idle()
-        server.end()
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="module")
