@@ -21,6 +21,9 @@ class InvalidArgument(VoxstageError):
         super().__init__(f"{field}: {problem}")
         self.field, self.problem = field, problem
 
+    def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, str]]:
+        return type(self), (self.field, self.problem)
+
 
 class Unavailable(VoxstageError):
     """The server has no room for the request now; the same request may succeed later."""

@@ -80,7 +80,38 @@ Metric = Counter | CounterFamily | Gauge | Histogram
 
 
 class Metrics:
-    """The metrics of one engine, by attribute and by iteration."""
+    """The metrics of one engine, by attribute and by iteration.
+
+    An engine in another process has a copy: what that gains (:meth:`changes`) is added here (:meth:`gain`).
+    """
+
+    def changes(self) -> dict[str, float | list[float]]:
+        """What is new since the last call, by name: growth of counters, values of gauges, observations of histograms.
+        Counter families are left out. One caller.
+        """
+        seen: dict[str, float] = self.__dict__.setdefault("_seen", {})
+        found: dict[str, float | list[float]] = {}
+        for metric in self:
+            if isinstance(metric, Histogram):
+                if values := metric.drain():
+                    found[metric.name] = values
+            elif isinstance(metric, Counter | Gauge) and (value := metric.value) != (old := seen.get(metric.name, 0.0)):
+                found[metric.name] = value - old if isinstance(metric, Counter) else value
+                seen[metric.name] = value
+        return found
+
+    def gain(self, changes: dict[str, float | list[float]]) -> None:
+        """Add what :meth:`changes` of a copy said."""
+        for metric in self:
+            change = changes.get(metric.name)
+            if isinstance(metric, Histogram) and isinstance(change, list):
+                for value in change:
+                    metric.observe(value)
+            elif isinstance(change, float | int):
+                if isinstance(metric, Counter):
+                    metric.inc(change)
+                elif isinstance(metric, Gauge):
+                    metric.set(change)
 
     def __iter__(self) -> Iterator[Metric]:
         values = [

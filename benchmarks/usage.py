@@ -13,14 +13,23 @@ _SAMPLE_MS = 200
 
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
-    """By name: user and system time so far of all threads. A process that has gone is left out."""
-    found = {}
-    for name, pid in pids.items():
-        with contextlib.suppress(OSError):
-            # Behind the name, which may hold anything: fields 14 and 15 of proc(5), counted from 3.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / _TICKS
-    return found
+    """By name: user and system time so far of all threads, and of processes that it started and that are not named
+    themselves. A process that has gone is left out."""
+    parents, spent = dict[int, int](), dict[int, float]()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # Behind the name, which may hold anything: fields 4, 14 and 15 of proc(5), counted from 3.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                spent[int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICKS
+    named = set(pids.values())
+
+    def total(pid: int) -> float:
+        own = [other for other, parent in parents.items() if parent == pid and other not in named]
+        return spent[pid] + sum(map(total, own))
+
+    return {name: total(pid) for name, pid in pids.items() if pid in spent}
 
 
 class GpuWatch:

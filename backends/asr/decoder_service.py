@@ -96,7 +96,7 @@ class AsrDecoderStage(EngineStage):
         folder: Path = home() / settings.checkpoint
         self.settings, self.family = settings, load_family(folder)
         super().__init__(settings, context, folder, load_decoder(folder, settings.load_format == "dummy"))
-        self.defaults = self.engine.model.defaults
+        self.defaults = self.info.defaults
         self._transcriptions: dict[int, _Transcription] = {}
         self._dead: OrderedDict[int, None] = OrderedDict()
         self._notes = Notes(partial(context.call, _PROMPT))
@@ -164,12 +164,12 @@ class AsrDecoderStage(EngineStage):
         said: Callable[[Chunk], None],
         max_tokens: int,
     ) -> None:
-        message, room = window.message, self.max_positions - len(rows)
+        message, room = window.message, self.info.max_positions - len(rows)
         try:
             if room < 1:
                 raise InvalidArgument(
                     "context",
-                    f"and audio make {len(rows)} prompt rows, which leave no room in {self.max_positions} positions",
+                    f"and audio make {len(rows)} prompt rows, no room is left in {self.info.max_positions} positions",
                 )
             states, name = torch.from_numpy(window.states), bytes.fromhex(message.digest)
             audio = PromptAudio(states, name, None if at is None else torch.from_numpy(at))

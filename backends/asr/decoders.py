@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from backends.checkpoint import inspect_asr_checkpoint
-from backends.decoder.engine_stage import LoadModel
+from backends.decoder.engine_order import LoadModel
 from backends.models.qwen3_asr import Qwen3ASR
 from backends.models.whisper import Whisper
 

@@ -25,7 +25,7 @@ from backends.settings import home
 if TYPE_CHECKING:
     from backends.stage import StageContext, StageRequest
 
-_GPU_PASS = 16
+_GPU_PASS = 4
 #: A caller is asked for when its window has waited so long; asking costs a message to the server and back.
 _PATIENCE_SECONDS = 0.5
 #: A window, and when it came.

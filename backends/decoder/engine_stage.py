@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from backends.decoder.engine import DecoderEngine
+from backends.decoder.engine_order import EngineOrder, LoadModel, build_engine
+from backends.decoder.engine_process import EngineProcess, start_engine_process
 from backends.decoder.metrics import DecoderMetrics
 from backends.decoder.settings import EngineSettings
-from backends.device import resolve_device, use_threads
-from backends.errors import InvalidArgument
-from backends.models.protocol import DecoderModel
+from backends.device import resolve_device
 from backends.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -22,34 +22,40 @@ if TYPE_CHECKING:
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-#: Makes the model of a folder: (folder, device, dtype, stream_weights) -> model.
-LoadModel = Callable[[Path, torch.device, torch.dtype, bool], DecoderModel]
+_LAST_WORDS_SECONDS = 1.0
 
 
 class EngineStage:
     """Owns the engine and the outbox that responses leave from."""
 
+    engine: DecoderEngine | EngineProcess
+
     def __init__(self, settings: EngineSettings, context: StageContext, folder: Path, load: LoadModel) -> None:
-        """Raises InvalidArgument for more positions than the checkpoint has; 0 of them: what it has, up to 1024."""
+        """Raises InvalidArgument for more positions than the checkpoint has."""
         device = resolve_device(settings.device)
-        use_threads(settings.num_threads, device)
         dtype = choose_dtype(settings.dtype, device)
         self.metrics = DecoderMetrics()
-        model = load(folder, device, dtype, settings.stream_weights)
-        self.max_positions = settings.max_positions or min(model.max_positions, 1024)
-        if self.max_positions > model.max_positions:
-            raise InvalidArgument(
-                f"{context.name}.max_positions",
-                f"{self.max_positions} is above {model.max_positions}, the limit of the checkpoint",
-            )
-        self.engine = DecoderEngine(
-            model, replace(settings.engine_config(), max_positions=self.max_positions), self.metrics
+        order = EngineOrder(
+            context.name, load, folder, device, dtype, settings.stream_weights, settings.engine_config()
         )
+        apart = settings.engine_process == "true" or (settings.engine_process == "auto" and device.type == "cuda")
+        process = start_engine_process(order, self.metrics, self._end) if apart else None
+        if process is not None:
+            self.engine, self.info = process, process.info
+        else:
+            self.engine, self.info = build_engine(order, self.metrics)
         context.log.info(
-            "%s: %s on %s, %s, decode buckets %s, %d CUDA graphs",
-            *(context.name, folder, device, dtype, self.engine.buckets, self.engine.graphs),
+            "%s: %s on %s, %s, decode buckets %s, %d CUDA graphs, engine in %s",
+            *(context.name, folder, device, dtype, self.info.buckets, self.info.graphs),
+            f"process {process.pid}" if process is not None else "the stage's process",
         )
         self.outbox = Outbox("decoder-outbox")
+
+    def _end(self) -> None:
+        """End with the engine's process, as one that had the engine inside would: the launcher looks for dead stages.
+        What its streams were told leaves first.
+        """
+        threading.Timer(_LAST_WORDS_SECONDS, os._exit, (1,)).start()
 
     def close(self) -> None:
         """Stop everything; Triton calls it when no request is left."""

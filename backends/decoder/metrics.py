@@ -33,6 +33,10 @@ class DecoderMetrics(PrefixMetrics):
             "voxstage_decoder_graph_failures", "Times that CUDA graphs were turned off by a fault"
         )
         self.retracted = Counter("voxstage_decoder_retracted", "Streams that gave up their pages and started over")
+        self.process_failures = Counter(
+            "voxstage_decoder_process_failures",
+            "Times that the engine got no process of its own",
+        )
         self.integrity_failures = Counter(
             "voxstage_decoder_integrity_failures", "Times that the idle decoder found its own bookkeeping wrong"
         )

@@ -71,7 +71,7 @@ class DecoderStage(EngineStage):
     def __init__(self, settings: DecoderSettings, context: StageContext) -> None:
         load = MossTTSLocal.dummy if settings.load_format == "dummy" else MossTTSLocal.load
         super().__init__(settings, context, home() / settings.checkpoint / "tts", load)
-        self.settings, self.model = settings, self.engine.model
+        self.settings = settings
         self.hangups = HangupWatch(self.engine.cancel)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class DecoderStage(EngineStage):
     def read(self, request: StageRequest, stream_id: int) -> DecodeRequest:
         """The request behind the tensors. Raises InvalidArgument naming field, value and limit."""
         rows = self._read_rows(request)
-        settings, defaults = self.settings, self.model.defaults
+        settings, defaults = self.settings, self.info.defaults
 
         def number(field: Number, default: int | float) -> int | float:
             value = field.read(request.tensor(field.name))
@@ -127,7 +127,7 @@ class DecoderStage(EngineStage):
         return DecodeRequest(stream_id, rows, sampling, max_frames, schedule, sink, timeline=timeline)
 
     def _read_rows(self, request: StageRequest) -> Tensor:
-        rows, spec = request.tensor("rows"), self.model.rows
+        rows, spec = request.tensor("rows"), self.info.rows
         if rows is None:
             raise InvalidArgument("rows", "is missing")
         if rows.ndim != 2 or rows.shape[1] != spec.width or not len(rows):

@@ -17,6 +17,7 @@ class EngineSettings:
     dtype: str = parameter("auto", choices=("auto", "float32", "bfloat16", "float16"))
     load_format: str = parameter("safetensors", choices=("safetensors", "dummy"))
     stream_weights: bool = parameter(True)
+    engine_process: str = parameter("auto", choices=("auto", "true", "false"))
     num_threads: int = parameter(0, minimum=0)
     nice: int = parameter(5, minimum=0, maximum=19)
     max_running: int = parameter(16, minimum=1, maximum=1024)

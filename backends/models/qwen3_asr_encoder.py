@@ -79,9 +79,13 @@ class Qwen3ASREncoder(nn.Module):
         self.chunk = 2 * audio["n_window"]
         self.window = audio["n_window_infer"] // self.chunk
         channels, tower = audio["downsample_hidden_size"], "model.audio_tower"
+        # cuDNN computes channels-last, and converts every input and output of another order.
+        self.order = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
         self.convs = [
             (
-                tensors.take(f"{tower}.conv2d{index}.weight", channels, channels if index > 1 else 1, 3, 3),
+                tensors.take(f"{tower}.conv2d{index}.weight", channels, channels if index > 1 else 1, 3, 3).contiguous(
+                    memory_format=self.order
+                ),
                 tensors.take(f"{tower}.conv2d{index}.bias", channels),
             )
             for index in (1, 2, 3)
@@ -177,7 +181,7 @@ class Qwen3ASREncoder(nn.Module):
         """
         chunks = mels.shape[2] // self.chunk
         x = mels.to(self.dtype).view(self.pass_windows, self.mels, chunks, self.chunk)
-        x = x.transpose(1, 2).reshape(-1, 1, self.mels, self.chunk)
+        x = x.transpose(1, 2).reshape(-1, 1, self.mels, self.chunk).contiguous(memory_format=self.order)
         for weight, bias in self.convs:
             x = F.gelu(F.conv2d(x, weight, bias, stride=2, padding=1))
         x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2)) + self.places[: x.shape[3]]

@@ -21,6 +21,7 @@ from backends.asr.encoder_service import AsrEncoderStage
 from backends.asr.log_mel import RATE
 from backends.asr.prompt_service import AsrPromptStage
 from backends.asr.settings import AsrDecoderSettings, AsrEncoderSettings, AsrPromptSettings
+from backends.decoder.engine import DecoderEngine
 from backends.errors import VoxstageError
 from tests.server.dummies import wait_until
 from tests.unit.tiny_asr import ENDS, byte_tokenizer, tiny_moss_transcribe, tiny_qwen3_asr, tiny_whisper, without_end
@@ -153,6 +154,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     byte_tokenizer(folder)
     stages = Stages(folder)
     yield request.param, model, stages
+    assert isinstance(stages.decoder.engine, DecoderEngine)
     stages.decoder.engine.check_idle()
     # The last word from the decoder to the prompt stage follows the last text.
     assert wait_until(lambda: stages.prompt.metrics.inside.value == 0 and not stages.decoder._transcriptions)
