@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ _GPU_PASS = 4
 _PATIENCE_SECONDS = 0.5
 #: A window, and when it came.
 _Job = tuple["StageRequest", Features, float]
+_Alive = list[tuple["StageRequest", Features]]
 
 
 class AsrEncoderStage:
@@ -105,7 +106,8 @@ class AsrEncoderStage:
                 encoder.capture(self.metrics, int(settings.cuda_graph_min_free_gib * 2**30))
         return encoder
 
-    def _work(self, encoder: StateEncoder, jobs: Sequence[_Job]) -> None:
+    def _work(self, encoder: StateEncoder, jobs: Sequence[_Job]) -> Callable[[], None] | None:
+        """Start a pass; the result waits for it and answers."""
         alive = []
         late = time.monotonic() - _PATIENCE_SECONDS
         for request, features, came in jobs:
@@ -114,20 +116,34 @@ class AsrEncoderStage:
             else:
                 alive.append((request, features))
         if not alive:
-            return
+            return None
         began = time.perf_counter()
         try:
             with torch.inference_mode():
-                found = encoder.encode([features for _, features in alive])
+                end = encoder.begin([features for _, features in alive])
         except Exception as error:
-            self._context.log.exception("windows could not be encoded")
-            for request, _ in alive:
-                request.fail(Internal(f"the encoder failed: {type(error).__name__}: {error}"))
+            self._failed(alive, error)
+            return None
+        spent = time.perf_counter() - began
+        return lambda: self._answer(alive, end, spent)
+
+    def _answer(self, alive: _Alive, end: Callable[[], list[NDArray[np.float32]]], spent: float) -> None:
+        began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                found = end()
+        except Exception as error:
+            self._failed(alive, error)
             return
-        self.metrics.seconds.inc(time.perf_counter() - began)
+        self.metrics.seconds.inc(spent + time.perf_counter() - began)
         for (request, (_, frames)), states in zip(alive, found, strict=True):
             self.metrics.audio_seconds.inc(int(frames.sum()) * HOP / RATE)
             request.reply({"states": states}, final=True)
+
+    def _failed(self, alive: _Alive, error: Exception) -> None:
+        self._context.log.exception("windows could not be encoded")
+        for request, _ in alive:
+            request.fail(Internal(f"the encoder failed: {type(error).__name__}: {error}"))
 
 
 def _writable(array: NDArray[Any]) -> NDArray[np.float32]:

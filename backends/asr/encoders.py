@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,8 +34,23 @@ class StateEncoder(Protocol):
         """The states of each window, float32 [N, width]. Fixed shapes: a window's states do not depend on others."""
         ...
 
+    def begin(self, windows: Sequence[Features]) -> Callable[[], list[NDArray[np.float32]]]:
+        """Start :meth:`encode`; the result, when it is called, waits for it. Results are called in order."""
+        ...
 
-class WhisperStates:
+
+class _AtOnce:
+    """Encoders that have nothing to do while the device works."""
+
+    def encode(self, windows: Sequence[Features]) -> list[NDArray[np.float32]]:
+        raise NotImplementedError
+
+    def begin(self, windows: Sequence[Features]) -> Callable[[], list[NDArray[np.float32]]]:
+        found = self.encode(windows)
+        return lambda: found
+
+
+class WhisperStates(_AtOnce):
     """Every window is one part."""
 
     def __init__(self, encoder: WhisperEncoder) -> None:
@@ -68,11 +83,15 @@ class Qwen3ASRStates:
         return len(self._encoder.graphs or ())
 
     def encode(self, windows: Sequence[Features]) -> list[NDArray[np.float32]]:
+        return self.begin(windows)()
+
+    def begin(self, windows: Sequence[Features]) -> Callable[[], list[NDArray[np.float32]]]:
         # One copy brings a pass to the host: see Qwen3ASREncoder.
-        return [_numpy(states) for states in self._encoder([torch.from_numpy(parts[0]) for parts, _ in windows])]
+        end = self._encoder.begin([torch.from_numpy(parts[0]) for parts, _ in windows])
+        return lambda: [_numpy(states) for states in end()]
 
 
-class MossTranscribeStates:
+class MossTranscribeStates(_AtOnce):
     """Parts of 30 s, of all windows together."""
 
     def __init__(self, encoder: MossTranscribeEncoder) -> None:

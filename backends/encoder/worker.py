@@ -19,10 +19,14 @@ log = logging.getLogger(__name__)
 
 Encoder = TypeVar("Encoder")
 Job = TypeVar("Job")
+T = TypeVar("T")
 
 
 class EncoderWorker(Generic[Encoder, Job]):
     """Calls ``work`` with the encoder and up to ``batch`` jobs that wait; it answers them. What it raises is logged.
+
+    Where ``work`` has only started them, on a GPU, it returns what waits for them and answers. That is called when the
+    next jobs have been started, so that the GPU need not wait for the host, or at once if none wait.
 
     ``load`` makes the encoder on the worker's thread: priorities are a thread's, and a runtime's threads inherit them.
     """
@@ -31,7 +35,7 @@ class EncoderWorker(Generic[Encoder, Job]):
         self,
         name: str,
         load: Callable[[], Encoder],
-        work: Callable[[Encoder, Sequence[Job]], None],
+        work: Callable[[Encoder, Sequence[Job]], Callable[[], None] | None],
         metrics: EncoderMetrics,
         max_waiting: int,
         batch: int = 1,
@@ -80,15 +84,44 @@ class EncoderWorker(Generic[Encoder, Job]):
             self._loaded.append(encoder)
             self._wake.notify()
         if not isinstance(encoder, Exception):
-            while jobs := self._next():
-                try:
-                    self._work(encoder, jobs)
-                except Exception:  # an answer that could not be sent, say; the next jobs are not to blame
-                    log.exception("%s: jobs (%d) were not answered", self._name, len(jobs))
-                with self._wake:
-                    self._count(-len(jobs))
+            begun: Callable[[], None] | None = None
+            while begun is not None or self._wait():
+                jobs = self._next()
+                waiting, begun = begun, self._begin(encoder, jobs) if jobs else None
+                if waiting is not None:
+                    waiting()
 
-    def _next(self) -> list[Job]:
+    def _begin(self, encoder: Encoder, jobs: Sequence[Job]) -> Callable[[], None] | None:
+        """Work on ``jobs``. Returns what ends them, if they have not ended."""
+        answer = self._guarded(len(jobs), lambda: self._work(encoder, jobs))
+        if answer is None:
+            self._ended(len(jobs))
+            return None
+
+        def end() -> None:
+            self._guarded(len(jobs), answer)
+            self._ended(len(jobs))
+
+        return end
+
+    def _guarded(self, count: int, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except Exception:  # an answer that could not be sent, say; the next jobs are not to blame
+            log.exception("%s: jobs (%d) were not answered", self._name, count)
+            return None
+
+    def _ended(self, count: int) -> None:
+        with self._wake:
+            self._count(-count)
+
+    def _wait(self) -> bool:
+        """Until a job waits. False when there will be none."""
         with self._wake:
             self._wake.wait_for(lambda: bool(self._queue) or self._closing)
+            return bool(self._queue)
+
+    def _next(self) -> list[Job]:
+        """Jobs that wait now."""
+        with self._wake:
             return [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]

@@ -8,7 +8,7 @@ names (``model.audio_tower.*``, ``model.multi_modal_projector.*``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,10 @@ class Qwen3ASREncoder(nn.Module):
 
         Raises ValueError for another number of bins, or no frames.
         """
+        return self.begin(clips)()
+
+    def begin(self, clips: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        """Start :meth:`forward`: on a GPU all passes are queued when this returns, and the result waits for them."""
         for clip in clips:
             if clip.ndim != 2 or clip.shape[0] != self.mels or not clip.shape[1]:
                 raise ValueError(f"clip {list(clip.shape)}: {self.mels} mel bins and at least one frame are needed")
@@ -133,19 +137,31 @@ class Qwen3ASREncoder(nn.Module):
         for index, clip in enumerate(clips):
             for number, frames in enumerate(clip.split(self.window * self.chunk, dim=1)):
                 sizes.setdefault(-(-frames.shape[1] // self.chunk), []).append((index, number, frames))
-        found: list[dict[int, Tensor]] = [{} for _ in clips]
+        passes = []
         for chunks, windows in sizes.items():
             for start in range(0, len(windows), self.pass_windows):
                 part = windows[start : start + self.pass_windows]
-                states = self._pass(chunks, [frames for _, _, frames in part])
+                passes.append((part, self._pass(chunks, [frames for _, _, frames in part])))
+        done: torch.cuda.Event | None = None
+        if self.device.type == "cuda":
+            done = torch.cuda.Event(blocking=True)  # it need not spin: the host is ahead
+            done.record(torch.cuda.current_stream(self.device))
+
+        def end() -> list[Tensor]:
+            if done is not None:
+                done.synchronize()
+            found: list[dict[int, Tensor]] = [{} for _ in clips]
+            for part, states in passes:
                 for (index, number, frames), own in zip(part, states, strict=False):
                     found[index][number] = own[: token_count(frames.shape[1], self.chunk)]
-        return [torch.cat([parts[number] for number in range(len(parts))]) for parts in found]
+            return [torch.cat([parts[number] for number in range(len(parts))]) for parts in found]
+
+        return end
 
     def _pass(self, chunks: int, windows: list[Tensor]) -> Tensor:
         """Up to ``pass_windows`` windows of ``chunks`` chunks -> [pass_windows, tokens of all chunks, output width].
 
-        On a GPU: float32, on the host, where one copy brings all of them and their parts are read.
+        On a GPU: float32, on the host, where one copy brings all of them, some time later.
         """
         on_gpu = self.device.type == "cuda"
         mels = torch.zeros(self.pass_windows, self.mels, chunks * self.chunk, pin_memory=on_gpu)
@@ -162,7 +178,6 @@ class Qwen3ASREncoder(nn.Module):
             states = self._compute(mels.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True))
         host = torch.empty(states.shape, pin_memory=True)
         host.copy_(states.float(), non_blocking=True)
-        torch.cuda.current_stream(self.device).synchronize()
         return host
 
     def capture(self, metrics: EncoderMetrics, min_free: int) -> None:

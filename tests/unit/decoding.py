@@ -11,6 +11,7 @@ import torch
 
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.engine import DecoderEngine
+from backends.decoder.engine_process import EngineProcess
 from backends.decoder.request import Chunk, DecodeRequest
 from backends.decoder.sampler import SamplingParams
 from backends.errors import VoxstageError
@@ -53,7 +54,7 @@ def make(prompts: PromptBuilder, text: str, stream: int, frames: int = 12) -> tu
 
 
 def play(
-    engine: DecoderEngine, requests: Sequence[tuple[Listener, DecodeRequest]], together: bool
+    engine: DecoderEngine | EngineProcess, requests: Sequence[tuple[Listener, DecodeRequest]], together: bool
 ) -> list[np.ndarray[Any, Any]]:
     """The codes of every request, all at once or one after another."""
     codes = []
