@@ -52,8 +52,15 @@ class AsrEncoderStage:
         clips = settings.pass_clips or (1 if self._device.type == "cpu" else _GPU_PASS)
         self._pass_clips = clips
         self._worker: EncoderWorker[StateEncoder, _Job] = EncoderWorker(
-            context.name, self._load, self._work, self.metrics, settings.max_waiting, clips
+            context.name,
+            self._load,
+            self._work,
+            self.metrics,
+            settings.max_waiting,
+            clips,
+            settings.pass_delay_ms / 1e3,
         )
+        self._worker.batch(self._pass_clips)
         self._mels, self._frames = self._worker.encoder.mels, self._worker.encoder.frames
         context.log.info("%s: %s on %s, %d windows a pass", context.name, self._folder, self._device, self._pass_clips)
 

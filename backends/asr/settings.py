@@ -40,6 +40,7 @@ class AsrEncoderSettings:
     num_threads: int = parameter(0, minimum=0)
     nice: int = parameter(10, minimum=0, maximum=19)
     pass_clips: int = parameter(0, minimum=0, maximum=256)
+    pass_delay_ms: float = parameter(12.0, minimum=0.0, maximum=1000.0)
     cuda_graph: bool = parameter(True)
     cuda_graph_min_free_gib: float = parameter(2.0, minimum=0.0)
     max_waiting: int = parameter(512, minimum=1)

@@ -197,9 +197,10 @@ class Qwen3ASREncoder(nn.Module):
         chunks = mels.shape[2] // self.chunk
         x = mels.to(self.dtype).view(self.pass_windows, self.mels, chunks, self.chunk)
         x = x.transpose(1, 2).reshape(-1, 1, self.mels, self.chunk).contiguous(memory_format=self.order)
-        for weight, bias in self.convs:
-            x = F.gelu(F.conv2d(x, weight, bias, stride=2, padding=1))
-        x = self.conv_out(x.permute(0, 3, 1, 2).flatten(2)) + self.places[: x.shape[3]]
+        # cuDNN divides the sums of some images of a batch and not those of others (H200: of most sizes that a pass can
+        # have), so that a window's bits would depend on its place. By itself each has the same shape.
+        x = torch.cat([self._reduce(window) for window in x.split(chunks)]) if x.is_cuda else self._reduce(x)
+        x = self.conv_out(x) + self.places[: x.shape[1]]
         x = x.reshape(self.pass_windows, -1, self.width)
         seen = torch.arange(x.shape[1], device=self.device) < lengths[:, None]
         mask = seen[:, None, None]
@@ -207,6 +208,12 @@ class Qwen3ASREncoder(nn.Module):
             x = layer(x, mask)
         x = F.layer_norm(x, (self.width,), *self.norm, _EPS)
         return self.linear_2(F.gelu(self.linear_1(x)))
+
+    def _reduce(self, x: Tensor) -> Tensor:
+        """Chunks [N, 1, mel bins, frames] -> what the convolutions leave of them, [N, tokens, channels x bins]."""
+        for weight, bias in self.convs:
+            x = F.gelu(F.conv2d(x, weight, bias, stride=2, padding=1))
+        return x.permute(0, 3, 1, 2).flatten(2)
 
 
 def _halved(count: int) -> int:

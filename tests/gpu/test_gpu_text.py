@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from backends.asr.encoders import Qwen3ASRStates
+from backends.asr.places import same_in_every_place
 from backends.decoder.chunks import ChunkSchedule
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
@@ -29,6 +31,7 @@ from tests.unit.decoding import Listener
 pytestmark = pytest.mark.gpu
 DEVICE, REQUESTS, SLOTS, WORDS, AUDIO = "cuda:0", 60, 32, 20_000, 19_990
 Model = Qwen3ASR | Whisper
+PUBLISHED = Path(__file__).resolve().parents[2] / "benchmarks/configs/qwen3_asr_1.7b"
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_asr": {
         "model_type": "qwen3_asr", "eos_token_id": [19_998, 19_999], "audio_token_id": AUDIO,
@@ -149,6 +152,14 @@ def test_a_clip_among_others_has_the_states_it_has_alone(folder: Path) -> None:
             assert all(torch.equal(a, b) for a, b in zip(packed(clips), states, strict=True))
             assert all(torch.equal(packed([clip])[0], states[at]) for at, clip in enumerate(clips))
             assert metrics.graph_replays.value > len(clips)
+
+
+@pytest.mark.parametrize("windows", [4, 16])
+def test_every_place_of_a_pass_gives_the_same_bits_at_a_published_size(windows: int) -> None:
+    """Libraries choose kernels by size: those of a small model say nothing about this one."""
+    with torch.inference_mode():
+        encoder = Qwen3ASREncoder.dummy(PUBLISHED, torch.device(DEVICE), torch.bfloat16, pass_windows=windows)
+        assert same_in_every_place(Qwen3ASRStates(encoder), windows)
 
 
 def test_a_failed_replay_of_the_encoder_falls_back_to_the_same_states(folder: Path) -> None:
