@@ -55,7 +55,7 @@ class Supervisor:
         stale = self._ready_file.claim()  # first, so that nobody waits for this server and reads of the last one
         found = find_models(options.repositories, options.config_name)
         models = choose_models(found, options.pipelines)
-        overrides = find_overrides(options, models)
+        overrides = find_overrides(options, models, [model for model in found if model not in models])
         check_parameters(models, overrides)
         make_default_checkpoint(models, overrides, self._root)
         check_checkpoints(models, overrides, self._root)
