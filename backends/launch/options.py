@@ -58,7 +58,8 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
     parser = _Parser(
         prog="serve.py",
         description="Start Triton on the Voxstage models, wait until it speaks, and watch over it.",
-        epilog="Exit codes: 0 ended as asked, 1 failed while starting or serving, 2 wrong command line or files.",
+        epilog="Exit codes: 0 ended as asked, 1 failed while starting or serving, 2 wrong command line or files, "
+        "130 or 143 killed by a second SIGINT or SIGTERM.",
     )
     add = parser.add_argument
     add(

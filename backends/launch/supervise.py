@@ -38,19 +38,24 @@ _POLL_SECONDS = 0.1
 #: one stage to the next holds no place for some milliseconds.
 _IDLE_SECONDS = 0.3
 _SCAN_SECONDS = 1.0
+#: How long after the first signal another one counts as the same: `timeout` sends it to the process and to its group.
+_ONE_SIGNAL_SECONDS = 0.5
 
 
 class Supervisor:
-    """Runs one server. ``run`` returns when it was ended by a signal; everything else raises LaunchError."""
+    """Runs one server. ``run`` returns when it was ended by a signal; everything else raises LaunchError.
+
+    It returns the exit code: 0, or that of a process which a signal killed when a second one cut off what still ran.
+    """
 
     def __init__(self, options: Options, root: Path) -> None:
         self._options = options
         self._root = root
-        self._signals = 0
+        self._signals, self._last_signal, self._signalled_at, self._exit_code = 0, 0, 0.0, 0
         self._wake = threading.Event()
         self._ready_file = ReadyFile(options.ready_file)
 
-    def run(self) -> None:
+    def run(self) -> int:
         options = self._options
         stale = self._ready_file.claim()  # first, so that nobody waits for this server and reads of the last one
         found = find_models(options.repositories, options.config_name)
@@ -90,9 +95,16 @@ class Supervisor:
             finally:
                 server.end()
                 self._ready_file.remove()
+        return self._exit_code
 
     def _on_signal(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not self._signals:
+            self._signalled_at = now
+        elif now - self._signalled_at < _ONE_SIGNAL_SECONDS:
+            return
         self._signals += 1
+        self._last_signal = number
         self._wake.set()
 
     def _pause(self, seconds: float) -> None:
@@ -223,6 +235,7 @@ class Supervisor:
             now = time.monotonic()
             if self._signals > 1:
                 say("killed by a second signal")
+                self._exit_code = 128 + self._last_signal
                 return
             if drained_at is None and server.log.drained:
                 drained_at = now

@@ -192,8 +192,23 @@ def test_a_second_signal_kills(tmp_path):
         time.sleep(1)
         assert serve.process.poll() is None
         serve.process.send_signal(signal.SIGINT)
-        assert serve.wait_ended(5) == 0
+        assert serve.wait_ended(5) == 128 + signal.SIGINT
     assert "killed by a second signal" in serve.out
+    assert leftovers(state) == []
+
+
+def test_a_signal_to_the_process_and_its_group_is_one_signal(tmp_path):
+    """As ``timeout`` sends it. The request that runs is not cut off."""
+    repository = tmp_path / "repository"
+    add_stage(repository, "tts", execute="self.n = getattr(self, 'n', 0) + 1; self.n > 1 and time.sleep(3)")
+    with Serve(tmp_path, "--canary-interval", "0.2", "--canary-timeout", "600", repository=repository) as serve:
+        state = serve.wait_serving()
+        time.sleep(0.5)
+        for _ in range(2):
+            serve.process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        assert serve.wait_ended(10) == 0
+    assert "killed" not in serve.out and serve.out.splitlines()[-1].startswith("stopped ")
     assert leftovers(state) == []
 
 
