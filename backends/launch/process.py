@@ -15,9 +15,9 @@ from pathlib import Path
 from backends.launch.log import TritonLog
 
 _PR_SET_PDEATHSIG = 1
-#: Stack of a thread of Triton. 2.51 puts some two bytes of it under every byte of an HTTP body, and with the usual
-#: 8 MiB it died of 4.2 MB. Address space only, until it is used. "Unlimited" would be 2 MiB for a thread.
-_STACK_BYTES = 64 * 2**20
+#: Least stack of a thread of Triton. 2.51 puts some two bytes of it under each byte of an HTTP body, and with the usual
+#: 8 MiB it died of 4.2 MB. Address space only, until it is used.
+STACK_BYTES = 64 * 2**20
 _SHARED_MEMORY = Path("/dev/shm")
 
 #: State letter, parent and session of a process.
@@ -161,15 +161,25 @@ def _fields(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()  # the name in parentheses may hold blanks
 
 
+def stack_limit(soft: int, hard: int) -> int:
+    """The soft limit of the stack for Triton, where this process has ``soft`` and ``hard``: ``STACK_BYTES``, more where
+    the operator gives more, less where ``hard`` is less.
+    """
+    unlimited = resource.RLIM_INFINITY
+    # An unlimited soft limit is no more but less: glibc then gives a thread 2 MiB, see pthread_create(3).
+    stack = STACK_BYTES if soft == unlimited else max(STACK_BYTES, soft)
+    return stack if hard == unlimited else min(stack, hard)
+
+
 def _prepare_child(parent: int) -> Callable[[], None]:
     """Code for the child: have room for large bodies, and be sent SIGTERM when ``parent`` dies, however it dies. See
     setrlimit(2) and prctl(2)."""
     libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: the child must not allocate more than it has to
-    _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    stack = _STACK_BYTES if most == resource.RLIM_INFINITY else min(_STACK_BYTES, most)
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = stack_limit(soft, hard)
 
     def prepare() -> None:
-        resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+        resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died between fork and prctl
             os._exit(1)
