@@ -66,8 +66,8 @@ class Supervisor:
         check_checkpoints(models, overrides, self._root)
         triton = find_triton()
         check_engines(models, self._root, options.checkpoint, triton)
-        for path, process in ([] if stale is None else [stale]) + remove_stale():
-            say(f"removed {path}: its server, process {process}, was killed")
+        _say_removed([] if stale is None else [stale])
+        _say_removed(remove_stale())
         ports = pick_ports(options.host, options.ports)
         inputs = {model.name: model.inputs for model in models}
         health = Health(options.host, ports, {name: inputs[name] for name in CANARY_MODELS if name in inputs})
@@ -87,6 +87,7 @@ class Supervisor:
             try:
                 # A signal before it serves ends it at once: there is no request to wait for.
                 if self._wait_ready(server, health, models) and self._first_canary(server, health):
+                    _say_removed(remove_stale())  # a killed server's Triton may live on for seconds, and now be gone
                     self._announce(server, ports, models)
                     self._watch(
                         server, CanaryWatch(health, _passed(models), options.canary_interval, options.canary_timeout)
@@ -227,6 +228,7 @@ class Supervisor:
     def _end(self, server: ServerProcess, health: Health) -> None:
         """Let what runs end, pass the signal on and wait; a second signal, or Triton's failure to end, kills."""
         say("stopping")
+        _say_removed(remove_stale())
         began = time.monotonic()
         self._drain(server, health)
         drained_at: float | None = None
@@ -258,6 +260,12 @@ def _passed(models: Sequence[Model]) -> list[str]:
 def say(line: str) -> None:
     """One line of progress, on standard output."""
     print(line, flush=True)
+
+
+def _say_removed(leftovers: Sequence[tuple[Path, int]]) -> None:
+    """A line for each path that was removed, with the id of its server's process."""
+    for path, process in leftovers:
+        say(f"removed {path}: its server, process {process}, was killed")
 
 
 def _because(server: ServerProcess) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -125,6 +126,31 @@ def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path, repository, 
         serve.process.send_signal(signal.SIGTERM)
         assert serve.wait_ended() == 0
     assert not serve.ready_file.exists() and not list(tmp_path.glob("voxstage-serve-*"))
+
+
+def test_what_outlives_a_killed_server_by_seconds_is_removed_later(tmp_path, repository, monkeypatch):
+    """Its Triton still ends, and holds the folder, when the next server starts."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folders, locks = [tmp_path / f"voxstage-serve-{name}" for name in "ab"], []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "owner").write_text(f"voxstage-{ended.pid}-")
+        locks.append((folder / "owner").open())
+        fcntl.flock(locks[-1], fcntl.LOCK_EX)
+    with Serve(tmp_path, repository=repository) as serve:
+        assert wait_until(lambda: "starting Triton" in serve.out)
+        assert folders[0].exists() and folders[1].exists()
+        locks[0].close()
+        serve.wait_serving()
+        assert not folders[0].exists() and folders[1].exists()
+        locks[1].close()
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.wait_ended() == 0
+    assert not list(tmp_path.glob("voxstage-serve-*"))
+    for folder in folders:
+        assert f"removed {folder}: its server, process {ended.pid}, was killed" in serve.out
 
 
 def test_a_stage_that_fails_to_load_is_quoted(tmp_path, repository):
