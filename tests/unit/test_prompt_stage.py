@@ -192,6 +192,10 @@ BAD = [
         "reference_text: is 99999 bytes long, above 12384 bytes, the most for the 774 prompt rows",
     ),
     ({"parameters": {"foo": 3}}, "foo: is not an input of tts; it has text, seed"),
+    (
+        {"parameters": {"seed": 5}},
+        "seed: is sent as a request parameter, and tts reads none; send it as an input tensor",
+    ),
 ]
 
 
