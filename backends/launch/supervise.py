@@ -23,6 +23,7 @@ from backends.launch.pipelines import choose_models
 from backends.launch.ports import pick_ports
 from backends.launch.process import ServerProcess
 from backends.launch.ready_file import ReadyFile
+from backends.launch.reasons import how_stage_ended, why_ended, why_not_started
 from backends.launch.repository import Model, find_models
 from backends.launch.run_folder import remove_stale, run_folder
 from backends.launch.triton import find_triton, lay_out, triton_version
@@ -125,10 +126,11 @@ class Supervisor:
                 say(f"{name} loaded {time.monotonic() - began:.1f} s")
             if server.poll() is not None:
                 server.log.wait(2)
-                raise LaunchError(self._why_not_started(server))
+                raise LaunchError(why_not_started(server, models))
             if server.defunct_stage(_DEFUNCT_SECONDS):
+                because = f": {server.log.stub_error}" if server.log.stub_error else ""
                 missing = ", ".join(model.name for model in models if model.is_stage and model.name not in shown)
-                raise LaunchError(f"a stage's process died while loading (not loaded yet: {missing}){_because(server)}")
+                raise LaunchError(f"a stage's process died while loading (not loaded yet: {missing}){because}")
             waiting = [name for name in waiting if not health.ready(name)] if shown else waiting
             if not waiting:
                 say(f"{len(models)} models ready {time.monotonic() - began:.1f} s")
@@ -141,15 +143,6 @@ class Supervisor:
                 raise LaunchError(f"not ready within {self._options.load_timeout:g} s: {', '.join(waiting)}")
             self._pause(_POLL_SECONDS)
         return False
-
-    def _why_not_started(self, server: ServerProcess) -> str:
-        log = server.log
-        if log.address_in_use:
-            return f"Triton could not listen: {log.address_in_use}"
-        if log.failed:
-            name, why = next(iter(log.failed.items()))
-            return f"the stage {name} failed to load: {why}"
-        return f"Triton {_ending(server.poll())} while starting: {log.last_error() or _last_line(log.last)}"
 
     def _first_canary(self, server: ServerProcess, health: Health) -> bool:
         """True once a request has passed every stage; False when a signal came first."""
@@ -197,15 +190,13 @@ class Supervisor:
             watch.stop()
 
     def _check_alive(self, server: ServerProcess) -> None:
-        code = server.poll()
-        if code is not None:
+        if server.poll() is not None:
             server.log.wait(2)
-            raise LaunchError(
-                f"Triton {_ending(code)} while serving: {server.log.last_error() or _last_line(server.log.last)}"
-            )
+            raise LaunchError(why_ended(server, "serving"))
         stage = server.dead_stage()
         if stage is not None:
-            raise LaunchError(f"the process of the stage {stage} died; the server was stopped")
+            ended = how_stage_ended(server, stage)
+            raise LaunchError(f"the process of the stage {stage} {ended}; the server was stopped, start it again")
 
     def _drain(self, server: ServerProcess, health: Health) -> None:
         """Wait until what runs has ended, for ``exit_timeout`` at most, or for a second signal.
@@ -266,17 +257,3 @@ def _say_removed(leftovers: Sequence[tuple[Path, int]]) -> None:
     """A line for each path that was removed, with the id of its server's process."""
     for path, process in leftovers:
         say(f"removed {path}: its server, process {process}, was killed")
-
-
-def _because(server: ServerProcess) -> str:
-    return f": {server.log.stub_error}" if server.log.stub_error else ""
-
-
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with code {code}"
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

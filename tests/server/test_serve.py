@@ -53,7 +53,8 @@ def test_a_killed_stage_stops_the_server_and_is_named(tmp_path, repository):
         os.kill(state["stages"]["other"], signal.SIGKILL)
         assert serve.wait_ended(10) == 1
     assert serve.err.strip().splitlines()[-1] == (
-        "serve.py: the process of the stage other died; the server was stopped"
+        "serve.py: the process of the stage other was killed by SIGKILL, as the kernel does when memory runs out; "
+        "the server was stopped, start it again"
     )
     assert leftovers(state) == []
 
@@ -159,6 +160,33 @@ def test_a_stage_that_fails_to_load_is_quoted(tmp_path, repository):
         assert serve.wait_ended() == 1
     assert serve.err.strip().splitlines()[-1] == (
         'serve.py: the stage broken failed to load: ValueError: the weights are "wet"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "how"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL, as the kernel does when memory runs out"),
+        ("time.sleep(1); os._exit(3)", "ended with code 3"),
+    ],
+)
+def test_a_stage_whose_process_ends_while_it_loads_is_one_sentence(tmp_path, repository, init, how):
+    add_stage(repository, "broken", init=init)
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert serve.err.strip() == (
+        f"serve.py: the stage broken failed to load: its process {how}; --log-verbose 1 shows all that was said"
+    )
+
+
+def test_stages_that_refuse_for_the_same_reason_are_one_sentence(tmp_path, repository):
+    """As all do for --device cuda on a machine without a GPU."""
+    for name in ("first", "second"):
+        add_stage(repository, name, init="raise pb.TritonModelException('INVALID_ARG device: no GPU; choose cpu')")
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert serve.err.strip() == (
+        "serve.py: the stages first and second failed to load: INVALID_ARG device: no GPU; choose cpu"
     )
 
 
