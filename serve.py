@@ -14,13 +14,14 @@ ROOT = Path(__file__).resolve().parent
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0 ended by a signal, 1 failed while starting or serving, 2 wrong command line or files."""
+    """Returns the exit code: 0 ended by a signal, 1 failed while starting or serving, 2 wrong command line or files,
+    130 or 143 killed by a second SIGINT or SIGTERM.
+    """
     try:
-        Supervisor(parse_options(arguments, ROOT), ROOT).run()
+        return Supervisor(parse_options(arguments, ROOT), ROOT).run()
     except LaunchError as error:
         print(f"serve.py: {error}", file=sys.stderr, flush=True)
         return error.exit_code
-    return 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from backends.errors import CheckpointError
 from backends.json_file import read_json
+from backends.models.finite import check_finite
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -40,9 +41,12 @@ def read_tensors(folder: Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, T
 
 def load_weights(model: nn.Module, folder: Path, dtype: torch.dtype, prefixes: tuple[str, ...] = ("",)) -> None:
     """Copy the checkpoint, or its tensors with one of ``prefixes``, into ``model`` by name. Names and shapes must agree
-    completely, both ways.
+    completely, both ways, and all values be finite in ``dtype``.
     """
-    tensors = {name: tensor.to(dtype) for name, tensor in read_tensors(folder, prefixes).items()}
+    tensors = read_tensors(folder, prefixes)
+    for name, tensor in tensors.items():
+        check_finite(tensor, name, str(folder), dtype)
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:

@@ -24,9 +24,17 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
-            raise InvalidArgument("device", f"{name!r} is not there: this machine has {count} CUDA devices")
+            raise InvalidArgument("device", f"{name!r} is not there: {_why_no_gpu(count)}")
         return torch.device("cuda", device.index or 0)
     return device
+
+
+def _why_no_gpu(count: int) -> str:
+    if count:
+        return f"this machine has {count} CUDA device{'s' if count > 1 else ''}, from cuda:0 on"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; choose cpu or auto, or install a CUDA build of torch"
+    return "torch finds no CUDA device; choose cpu or auto, or look at the driver and at CUDA_VISIBLE_DEVICES"
 
 
 def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

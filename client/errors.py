@@ -112,6 +112,10 @@ _TRITON_INPUT = re.compile(
 )
 
 
+# A stage's process that has ended: NAME_INSTANCE_DEVICE.
+_DEAD_STAGE = re.compile(r"^Stub process '(?P<stage>.+?)(?:_\d+_\d+)?' is not healthy")
+
+
 def split_message(message: str) -> tuple[str, str]:
     """Split a server message into (code, rest). The code is ``INTERNAL`` when the message has none that we know."""
     text = _PREFIX.sub("", message.strip())
@@ -139,6 +143,9 @@ def from_message(message: str) -> SpeechError:
         return Unavailable(f"The server cannot take this request now: {sentence(rest)}{advice}", detail=rest)
     if code == "CANCELLED":
         return Cancelled(f"The server cancelled the request: {rest or 'it gave no reason'}", detail=rest)
+    if dead := _DEAD_STAGE.match(rest):
+        what = f"The process of the server's stage {dead['stage']} has ended"
+        return ServerError(f"{what}. Send the request again once the server has been started again", detail=rest)
     return ServerError(f"The server failed: {sentence(rest)} Its log says more", detail=rest)
 
 

@@ -33,7 +33,7 @@ def read_wishes(tensors: Mapping[str, NDArray[Any] | None], family: Family, max_
     context = read_string("context", tensors["context"]) or ""
     size = len(context.encode())
     if size > max_context_bytes:
-        raise InvalidArgument("context", f"is {size} bytes long, the limit is {max_context_bytes}")
+        raise InvalidArgument("context", f"is {size} bytes long, the limit is {max_context_bytes} bytes")
     family.check(language, context)
     temperature, seed = float(TEMPERATURE.read(tensors["temperature"]) or 0.0), SEED.read(tensors["seed"])
     if seed is None:

@@ -21,6 +21,13 @@ _STATUS = re.compile(
     r"^(?:Internal|Invalid argument|Unavailable|Unknown|Not found|Unsupported|TritonModelException)(?: -|:) "
 )
 _FILE = re.compile(r"\s+At:\s.*", re.DOTALL)
+#: A failure to load that the launch's last sentence tells in full, and what only repeats it.
+_TOLD = re.compile(
+    r"(?:Failed to create instance|failed to load '[^']+' version \d+):.* "
+    r"(?:(?:INVALID_ARG|INVALID_CHECKPOINT|UNAVAILABLE|INTERNAL) |Stub process '[^']+' is not healthy)"
+    r"|depends on '[^']+' which has no loaded version"
+)
+_LAST_WORDS = "error: creating server: "
 #: What Triton says on every machine without a GPU, and what needs no attention there.
 _NOISE = (
     "CUDA driver version is insufficient",
@@ -58,10 +65,12 @@ class TritonLog:
         return None
 
     def _read(self, stream: IO[str]) -> None:
+        ending = False
         for line in stream:
             line = line.rstrip("\n")
             self._note(line)
-            if self._show_all or _worth_showing(line):
+            ending = ending or line.startswith(_LAST_WORDS)  # then it repeats all its errors, over many lines
+            if self._show_all or (not ending and _worth_showing(line)):
                 print(line, file=sys.stderr, flush=True)
 
     def _note(self, line: str) -> None:
@@ -107,6 +116,6 @@ def first_sentence(text: str) -> str:
 def _worth_showing(line: str) -> bool:
     level = _LEVEL.match(line)
     if level is not None:
-        return level["level"] != "I" and not any(noise in line for noise in _NOISE)
+        return level["level"] != "I" and not _TOLD.search(line) and not any(noise in line for noise in _NOISE)
     # Neither tables nor Triton's greeting of a signal; anything else comes from a stage.
     return bool(line.strip()) and line[0] not in "+|" and not line.startswith("Signal (")

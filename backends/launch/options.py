@@ -58,7 +58,8 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
     parser = _Parser(
         prog="serve.py",
         description="Start Triton on the Voxstage models, wait until it speaks, and watch over it.",
-        epilog="Exit codes: 0 ended as asked, 1 failed while starting or serving, 2 wrong command line or files.",
+        epilog="Exit codes: 0 ended as asked, 1 failed while starting or serving, 2 wrong command line or files, "
+        "130 or 143 killed by a second SIGINT or SIGTERM.",
     )
     add = parser.add_argument
     add(
@@ -178,9 +179,13 @@ def parse_options(arguments: Sequence[str], root: Path) -> Options:
     return options
 
 
-def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
-    """What the command line changes in the stages. Raises LaunchError for an unknown stage or key."""
+def find_overrides(options: Options, models: Sequence[Model], left_out: Sequence[Model] = ()) -> Overrides:
+    """What the command line changes in the stages. Raises LaunchError for an unknown stage or key.
+
+    ``left_out``: models that the repositories hold and ``--pipelines`` does not ask for.
+    """
     stages = {model.name: model for model in models if model.is_stage}
+    others = {model.name for model in left_out if model.is_stage}
     overrides: Overrides = {}
     voice = [name for name in stages if pipeline_of(name) != "asr"]
     heard = [name for name in stages if pipeline_of(name) == "asr"]
@@ -191,6 +196,9 @@ def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
     ):
         takers = [name for name in among if key in parameter_names(stages[name])]
         if value is not None and not takers:
+            pipeline = "asr" if option == "asr-checkpoint" else "tts"
+            if option != "device" and pipeline not in options.pipelines:
+                raise LaunchError(f"--{option} {value} is for {_switch_on(options, pipeline)}", USAGE)
             raise LaunchError(f"--{option} means nothing here: no stage has a parameter '{key}'", USAGE)
         for name in takers if value is not None else ():
             overrides.setdefault(name, {})[key] = str(value)
@@ -199,14 +207,24 @@ def find_overrides(options: Options, models: Sequence[Model]) -> Overrides:
         if match is None:
             raise LaunchError(f"--set {setting!r} is not of the form STAGE.KEY=VALUE", USAGE)
         name, key, text = match.group("stage", "key", "value")
+        if name in others:
+            pipeline = pipeline_of(name) or name
+            raise LaunchError(f"--set {setting}: {name} is a stage of {_switch_on(options, pipeline)}", USAGE)
         if name not in stages:
-            nearest = hint(name, stages, "the stages are")
+            nearest = hint(name, {*stages, *others}, "the stages are")
             raise LaunchError(f"--set {setting}: no stage is called '{name}'; {nearest}", USAGE)
         known = parameter_names(stages[name])
         if key not in known:
             raise LaunchError(f"--set {setting}: {name} has no parameter '{key}'; {hint(key, known)}", USAGE)
         overrides.setdefault(name, {})[key] = text
     return overrides
+
+
+def _switch_on(options: Options, pipeline: str) -> str:
+    """What to say of a ``pipeline`` that is not served."""
+    wanted = ",".join(name for name in PIPELINES if name in (*options.pipelines, pipeline))
+    served = " and ".join(options.pipelines)
+    return f"the pipeline {pipeline}, and only {served} is served; start it with --pipelines {wanted}"
 
 
 def _pipelines(text: str) -> tuple[str, ...]:

@@ -15,10 +15,12 @@ from pathlib import Path
 from backends.launch.log import TritonLog
 
 _PR_SET_PDEATHSIG = 1
-#: Stack of a thread of Triton. 2.51 puts some two bytes of it under every byte of an HTTP body, and with the usual
-#: 8 MiB it died of 4.2 MB. Address space only, until it is used. "Unlimited" would be 2 MiB for a thread.
-_STACK_BYTES = 64 * 2**20
+#: Least stack of a thread of Triton. 2.51 puts some two bytes of it under each byte of an HTTP body, and with the usual
+#: 8 MiB it died of 4.2 MB. Address space only, until it is used.
+STACK_BYTES = 64 * 2**20
 _SHARED_MEMORY = Path("/dev/shm")
+#: Place of ``exit_code`` in what ``_fields`` returns: a status as wait(2) has it.
+_EXIT_STATUS = 49
 
 #: State letter, parent and session of a process.
 Status = tuple[str, int, int]
@@ -53,6 +55,9 @@ class ServerProcess:
         assert self._process.stdout is not None
         self.log = TritonLog(self._process.stdout, show_all)
         self._stages: dict[int, str] = {}
+        #: Of every stub that was seen: its stage by its process id, and how that ended.
+        self._seen: dict[int, str] = {}
+        self._endings: dict[str, int] = {}
         self._defunct_since: dict[int, float] = {}
 
     @property
@@ -70,6 +75,7 @@ class ServerProcess:
     def learn_stages(self) -> dict[int, str]:
         """Process id → name of the stage, of every stub alive now; they are watched from here on."""
         self._stages = stage_processes(self.pid)
+        self._seen |= self._stages
         return self._stages
 
     def dead_stage(self) -> str | None:
@@ -79,11 +85,25 @@ class ServerProcess:
                 return name
         return None
 
+    def ending(self, stage: str) -> int | None:
+        """The exit code of the process of ``stage``, negative for a signal; None if it was not seen to end."""
+        self._note_endings()
+        return self._endings.get(stage)
+
+    def _note_endings(self) -> None:
+        """Nobody else will: Triton does not wait for a stub, and its own end takes the zombies away."""
+        for pid, stage in self._seen.items():
+            fields = _fields(pid)
+            if fields is not None and fields[0] == "Z" and int(fields[1]) == self.pid:
+                self._endings[stage] = os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS]))
+
     def defunct_stage(self, patience: float) -> bool:
         """True if a child of the server has been dead for ``patience`` seconds without the server taking notice.
 
         Triton 2.51 waits for ever for a stage whose process ended before it said a first word.
         """
+        self._seen |= stage_processes(self.pid)
+        self._note_endings()
         now = time.monotonic()
         defunct = {pid for pid, status in _processes().items() if status[0] == "Z" and status[1] == self.pid}
         self._defunct_since = {pid: self._defunct_since.get(pid, now) for pid in defunct}
@@ -161,15 +181,25 @@ def _fields(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()  # the name in parentheses may hold blanks
 
 
+def stack_limit(soft: int, hard: int) -> int:
+    """The soft limit of the stack for Triton, where this process has ``soft`` and ``hard``: ``STACK_BYTES``, more where
+    the operator gives more, less where ``hard`` is less.
+    """
+    unlimited = resource.RLIM_INFINITY
+    # An unlimited soft limit is no more but less: glibc then gives a thread 2 MiB, see pthread_create(3).
+    stack = STACK_BYTES if soft == unlimited else max(STACK_BYTES, soft)
+    return stack if hard == unlimited else min(stack, hard)
+
+
 def _prepare_child(parent: int) -> Callable[[], None]:
     """Code for the child: have room for large bodies, and be sent SIGTERM when ``parent`` dies, however it dies. See
     setrlimit(2) and prctl(2)."""
     libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork: the child must not allocate more than it has to
-    _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    stack = _STACK_BYTES if most == resource.RLIM_INFINITY else min(_STACK_BYTES, most)
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = stack_limit(soft, hard)
 
     def prepare() -> None:
-        resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+        resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died between fork and prctl
             os._exit(1)

@@ -1,4 +1,5 @@
-"""The temporary folder of one server. A server that is killed leaves it behind, and the next start removes it."""
+"""The temporary folder of one server. A server that is killed leaves it behind, and the next one removes it: when it
+starts, when it is ready and when it ends, for the Triton of the killed one may live on for seconds."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from backends.launch.pipelines import choose_models
 from backends.launch.ports import pick_ports
 from backends.launch.process import ServerProcess
 from backends.launch.ready_file import ReadyFile
+from backends.launch.reasons import how_stage_ended, why_ended, why_not_started
 from backends.launch.repository import Model, find_models
 from backends.launch.run_folder import remove_stale, run_folder
 from backends.launch.triton import find_triton, lay_out, triton_version
@@ -38,31 +39,36 @@ _POLL_SECONDS = 0.1
 #: one stage to the next holds no place for some milliseconds.
 _IDLE_SECONDS = 0.3
 _SCAN_SECONDS = 1.0
+#: How long after the first signal another one counts as the same: `timeout` sends it to the process and to its group.
+_ONE_SIGNAL_SECONDS = 0.5
 
 
 class Supervisor:
-    """Runs one server. ``run`` returns when it was ended by a signal; everything else raises LaunchError."""
+    """Runs one server. ``run`` returns when it was ended by a signal; everything else raises LaunchError.
+
+    It returns the exit code: 0, or that of a process which a signal killed when a second one cut off what still ran.
+    """
 
     def __init__(self, options: Options, root: Path) -> None:
         self._options = options
         self._root = root
-        self._signals = 0
+        self._signals, self._last_signal, self._signalled_at, self._exit_code = 0, 0, 0.0, 0
         self._wake = threading.Event()
         self._ready_file = ReadyFile(options.ready_file)
 
-    def run(self) -> None:
+    def run(self) -> int:
         options = self._options
         stale = self._ready_file.claim()  # first, so that nobody waits for this server and reads of the last one
         found = find_models(options.repositories, options.config_name)
         models = choose_models(found, options.pipelines)
-        overrides = find_overrides(options, models)
+        overrides = find_overrides(options, models, [model for model in found if model not in models])
         check_parameters(models, overrides)
         make_default_checkpoint(models, overrides, self._root)
         check_checkpoints(models, overrides, self._root)
         triton = find_triton()
         check_engines(models, self._root, options.checkpoint, triton)
-        for path, process in ([] if stale is None else [stale]) + remove_stale():
-            say(f"removed {path}: its server, process {process}, was killed")
+        _say_removed([] if stale is None else [stale])
+        _say_removed(remove_stale())
         ports = pick_ports(options.host, options.ports)
         inputs = {model.name: model.inputs for model in models}
         health = Health(options.host, ports, {name: inputs[name] for name in CANARY_MODELS if name in inputs})
@@ -82,6 +88,7 @@ class Supervisor:
             try:
                 # A signal before it serves ends it at once: there is no request to wait for.
                 if self._wait_ready(server, health, models) and self._first_canary(server, health):
+                    _say_removed(remove_stale())  # a killed server's Triton may live on for seconds, and now be gone
                     self._announce(server, ports, models)
                     self._watch(
                         server, CanaryWatch(health, _passed(models), options.canary_interval, options.canary_timeout)
@@ -90,9 +97,16 @@ class Supervisor:
             finally:
                 server.end()
                 self._ready_file.remove()
+        return self._exit_code
 
     def _on_signal(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not self._signals:
+            self._signalled_at = now
+        elif now - self._signalled_at < _ONE_SIGNAL_SECONDS:
+            return
         self._signals += 1
+        self._last_signal = number
         self._wake.set()
 
     def _pause(self, seconds: float) -> None:
@@ -112,10 +126,11 @@ class Supervisor:
                 say(f"{name} loaded {time.monotonic() - began:.1f} s")
             if server.poll() is not None:
                 server.log.wait(2)
-                raise LaunchError(self._why_not_started(server))
+                raise LaunchError(why_not_started(server, models))
             if server.defunct_stage(_DEFUNCT_SECONDS):
+                because = f": {server.log.stub_error}" if server.log.stub_error else ""
                 missing = ", ".join(model.name for model in models if model.is_stage and model.name not in shown)
-                raise LaunchError(f"a stage's process died while loading (not loaded yet: {missing}){_because(server)}")
+                raise LaunchError(f"a stage's process died while loading (not loaded yet: {missing}){because}")
             waiting = [name for name in waiting if not health.ready(name)] if shown else waiting
             if not waiting:
                 say(f"{len(models)} models ready {time.monotonic() - began:.1f} s")
@@ -128,15 +143,6 @@ class Supervisor:
                 raise LaunchError(f"not ready within {self._options.load_timeout:g} s: {', '.join(waiting)}")
             self._pause(_POLL_SECONDS)
         return False
-
-    def _why_not_started(self, server: ServerProcess) -> str:
-        log = server.log
-        if log.address_in_use:
-            return f"Triton could not listen: {log.address_in_use}"
-        if log.failed:
-            name, why = next(iter(log.failed.items()))
-            return f"the stage {name} failed to load: {why}"
-        return f"Triton {_ending(server.poll())} while starting: {log.last_error() or _last_line(log.last)}"
 
     def _first_canary(self, server: ServerProcess, health: Health) -> bool:
         """True once a request has passed every stage; False when a signal came first."""
@@ -184,15 +190,13 @@ class Supervisor:
             watch.stop()
 
     def _check_alive(self, server: ServerProcess) -> None:
-        code = server.poll()
-        if code is not None:
+        if server.poll() is not None:
             server.log.wait(2)
-            raise LaunchError(
-                f"Triton {_ending(code)} while serving: {server.log.last_error() or _last_line(server.log.last)}"
-            )
+            raise LaunchError(why_ended(server, "serving"))
         stage = server.dead_stage()
         if stage is not None:
-            raise LaunchError(f"the process of the stage {stage} died; the server was stopped")
+            ended = how_stage_ended(server, stage)
+            raise LaunchError(f"the process of the stage {stage} {ended}; the server was stopped, start it again")
 
     def _drain(self, server: ServerProcess, health: Health) -> None:
         """Wait until what runs has ended, for ``exit_timeout`` at most, or for a second signal.
@@ -215,6 +219,7 @@ class Supervisor:
     def _end(self, server: ServerProcess, health: Health) -> None:
         """Let what runs end, pass the signal on and wait; a second signal, or Triton's failure to end, kills."""
         say("stopping")
+        _say_removed(remove_stale())
         began = time.monotonic()
         self._drain(server, health)
         drained_at: float | None = None
@@ -223,6 +228,7 @@ class Supervisor:
             now = time.monotonic()
             if self._signals > 1:
                 say("killed by a second signal")
+                self._exit_code = 128 + self._last_signal
                 return
             if drained_at is None and server.log.drained:
                 drained_at = now
@@ -247,15 +253,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def _because(server: ServerProcess) -> str:
-    return f": {server.log.stub_error}" if server.log.stub_error else ""
-
-
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with code {code}"
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+def _say_removed(leftovers: Sequence[tuple[Path, int]]) -> None:
+    """A line for each path that was removed, with the id of its server's process."""
+    for path, process in leftovers:
+        say(f"removed {path}: its server, process {process}, was killed")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from backends.errors import InvalidArgument
 from backends.json_file import read_json
+from backends.models.generation_defaults import read_generation_defaults
 
 
 def check_language(folder: Path, language: str, field: str = "language") -> None:
@@ -16,8 +17,7 @@ def check_language(folder: Path, language: str, field: str = "language") -> None
     good. Without it (public MOSS-TTS checkpoints take the name of any language as free text) everything is good that
     stays inside its field of the prompt: one line, and no control token of the tokenizer.
     """
-    advice = folder / "generation_defaults.json"
-    known = read_json(advice).get("languages") if advice.exists() else None
+    known = read_generation_defaults(folder).get("languages")
     if known is not None:
         if language not in known:
             near = difflib.get_close_matches(language.casefold(), [each.casefold() for each in known], n=1)

@@ -17,12 +17,17 @@ from torch import Tensor, nn
 from backends.checkpoint_files import read_tensors
 from backends.errors import CheckpointError
 from backends.json_file import read_json
+from backends.models.config_errors import check_part, check_sizes, config_errors
 from backends.models.named_linears import NamedLinears
 from backends.models.named_tensors import NamedTensors, RandomTensors
 from backends.models.qwen3_asr import MOSS_TYPE, check_config
 from backends.models.whisper_config import EncoderConfig
 from backends.models.whisper_encoder import WhisperEncoder
 
+_SIZES = (
+    "num_mel_bins", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_source_positions",
+)  # fmt: skip
 _PREFIXES = ("model.audio_tower.", "model.multi_modal_projector.")
 
 
@@ -98,12 +103,25 @@ class MossTranscribeEncoder(nn.Module):
 
 def _read(folder: Path) -> dict[str, Any]:
     """``config.json``, checked: what is not implemented is refused by the name of the key."""
-    config = read_json(folder / "config.json")
+    path = folder / "config.json"
+    config = read_json(path)
     check_config(config, folder, (MOSS_TYPE,))
-    audio = config["audio_config"]
+    with config_errors(path):
+        _check(config)
+    return config
+
+
+def _check(config: dict[str, Any]) -> None:
+    audio, text = check_part(config, "audio_config"), check_part(config, "text_config")
     for part, key, value in ((config, "projector_hidden_act", "silu"), (audio, "activation_function", "gelu")):
         if part.get(key, value) != value:
-            raise CheckpointError(f"{folder}/config.json: {key} is {part[key]!r}, this build implements {value!r}")
+            raise CheckpointError(f"{key} is {part[key]!r}, this build implements {value!r}")
+    check_sizes(audio, _SIZES, part="audio_config.")
+    check_sizes(text, ("hidden_size",), part="text_config.")
+    check_sizes(config, ("audio_merge_size",))
+    if audio["hidden_size"] % audio["num_attention_heads"]:
+        raise CheckpointError("audio_config.hidden_size is no multiple of num_attention_heads")
     if audio["max_source_positions"] % config["audio_merge_size"]:
-        raise CheckpointError(f"{folder}/config.json: max_source_positions is no multiple of audio_merge_size")
-    return config
+        raise CheckpointError("max_source_positions is no multiple of audio_merge_size")
+    if not isinstance(text.get("rms_norm_eps"), float):
+        raise CheckpointError(f"text_config.rms_norm_eps is {text.get('rms_norm_eps')!r}, expected a number")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.json_file import read_json
+from backends.models.config_errors import config_errors
 from backends.models.qwen3_asr import MOSS_TYPE, check_config
 from backends.models.text_rows import text_rows
 from backends.models.text_stream import TextStream
@@ -54,7 +55,8 @@ class MossTranscribePrompt:
         advice = read_json(path) if path.exists() else {}
         self._every = int(advice.get("time_marker_every_seconds", _SECONDS))
         self._rate = float(advice.get("audio_tokens_per_second", _STATES_PER_SECOND))
-        self._audio = config["audio_token_id"]
+        with config_errors(folder / "config.json"):
+            self._audio = config["audio_token_id"]
         self._tokenizer = TextTokenizer(folder)
         self._pieces = self._tokenizer.pieces()
         system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"

@@ -17,23 +17,29 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
 from backends.kernels import embed_rows
+from backends.models.config_errors import check_part, check_sizes, config_errors
 from backends.models.frame_transformer import FrameTransformer
 from backends.models.linear import pack_linears, stream_linears
 from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, CodeSampler, KVSpec
 from backends.models.qwen3_backbone import Qwen3Backbone
+from backends.models.qwen3_config import check_layers, qwen3_config
 from backends.models.random_weights import random_module
 from backends.models.sampling_defaults import SamplingDefaults
 from backends.rows import RowSpec
 
 MODEL_TYPE = "moss_tts_local"
+_SIZES = ("hidden_size", "vocab_size", "n_vq", "sampling_rate")
+_TOKENS = (
+    "audio_pad_token_id", "audio_assistant_slot_token_id", "audio_user_slot_token_id", "audio_start_token_id",
+    "audio_end_token_id",
+)  # fmt: skip
 
 
 class MossTTSLocalWeights(nn.Module):
@@ -41,8 +47,8 @@ class MossTTSLocalWeights(nn.Module):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        qwen3, hidden = config["qwen3_config"], config["hidden_size"]
-        self.transformer = Qwen3Model(Qwen3Config(**{key: qwen3[key] for key in qwen3 if key != "model_type"}))
+        hidden = config["hidden_size"]
+        self.transformer = Qwen3Model(qwen3_config(config, "qwen3_config"))
         self.local_transformer = FrameTransformer(config["gpt2_config"], positions=config["n_vq"] + 1)
         self.audio_embeddings = nn.ModuleList(nn.Embedding(size, hidden) for size in config["audio_codebook_sizes"])
         self.local_text_lm_head = nn.Linear(hidden, 2, bias=False)
@@ -100,8 +106,7 @@ class MossTTSLocal(nn.Module):
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, stream_weights: bool = True) -> MossTTSLocal:
         """The checkpoint in ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
-        config = read_json(folder / "config.json")
-        _check(config, folder)
+        config = _read(folder)
         with torch.device("meta"):
             weights = MossTTSLocalWeights(config)
         weights = weights.to_empty(device="cpu").to(dtype)
@@ -114,8 +119,7 @@ class MossTTSLocal(nn.Module):
         cls, folder: Path, device: torch.device, dtype: torch.dtype, stream_weights: bool = True, seed: int = 0
     ) -> MossTTSLocal:
         """The model that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
-        config = read_json(folder / "config.json")
-        _check(config, folder)
+        config = _read(folder)
         deviation = float(config.get("initializer_range", 0.02))
         weights = random_module(lambda: MossTTSLocalWeights(config), device, dtype, deviation, seed)
         return cls(config, weights, SamplingDefaults.load(folder), stream_weights)
@@ -149,18 +153,37 @@ class MossTTSLocal(nn.Module):
         return torch.stack(codes, dim=1), stop
 
 
-def _check(config: dict[str, Any], folder: Path) -> None:
+def _read(folder: Path) -> dict[str, Any]:
+    """``config.json``, checked. Raises CheckpointError with the file and, where it can be told, the key."""
+    path = folder / "config.json"
+    config = read_json(path)
+    with config_errors(path):
+        _check(config)
+        with torch.device("meta"):
+            MossTTSLocalWeights(config)
+    return config
+
+
+def _check(config: dict[str, Any]) -> None:
     """Refuse what this file does not implement, by the name of the key."""
     implemented = {"model_type": MODEL_TYPE, "local_text_head_mode": "binary", "tie_word_embeddings": True}
     for key, value in implemented.items():
         if config.get(key) != value:
-            raise CheckpointError(
-                f"{folder}/config.json: {key} is {config.get(key)!r}, this build implements {value!r}"
-            )
-    if len(set(config["audio_codebook_sizes"])) != 1:
-        raise CheckpointError(f"{folder}/config.json: audio_codebook_sizes differ, this build wants one size")
-    qwen3 = config["qwen3_config"]
-    if qwen3.get("use_sliding_window") or qwen3.get("attention_bias"):
-        raise CheckpointError(f"{folder}/config.json: sliding windows and attention biases are not implemented")
-    if config["hidden_size"] != config["gpt2_config"]["n_embd"]:
-        raise CheckpointError(f"{folder}/config.json: hidden_size and gpt2_config.n_embd differ")
+            raise CheckpointError(f"{key} is {config.get(key)!r}, this build implements {value!r}")
+    check_sizes(config, _SIZES)
+    check_sizes(config, _TOKENS, least=0)
+    codebooks, sizes = config["n_vq"], config.get("audio_codebook_sizes")
+    if not isinstance(sizes, list) or len(sizes) < codebooks:
+        raise CheckpointError(f"audio_codebook_sizes is {sizes!r}, expected a list of {codebooks} sizes, as n_vq says")
+    if len(set(sizes)) != 1:
+        raise CheckpointError("audio_codebook_sizes differ, this build wants one size")
+    check_layers(config, "qwen3_config")
+    local = check_part(config, "gpt2_config")
+    check_sizes(local, ("n_embd", "n_head", "n_layer"), part="gpt2_config.")
+    if local["n_embd"] % local["n_head"]:
+        raise CheckpointError(
+            f"gpt2_config.n_head is {local['n_head']}, which does not divide n_embd {local['n_embd']}"
+        )
+    for part, key in (("gpt2_config", "n_embd"), ("qwen3_config", "hidden_size")):
+        if config["hidden_size"] != config[part].get(key):
+            raise CheckpointError(f"hidden_size is {config['hidden_size']}, and {part}.{key} {config[part].get(key)!r}")

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from backends.errors import CheckpointError, InvalidArgument
 from backends.json_file import read_json
+from backends.models.config_errors import config_errors
 
 _BEFORE_REFERENCE = "<|im_start|>user\n<user_inst>\n- Reference(s):\n"
 _UNUSED_FIELDS = "".join(
@@ -35,11 +36,12 @@ class PromptBuilder:
         specification = read_json(folder / "tokenizer.json")
         self._template = Tokenizer.from_str(json.dumps(specification))
         self._plain = Tokenizer.from_str(json.dumps(_without_control_tokens(specification)))
-        self._pad, self._codebooks = config["audio_pad_token_id"], config["n_vq"]
-        self._codebook_size = config["audio_codebook_sizes"][0]
-        self._user_slot = config["audio_user_slot_token_id"]
-        self._assistant_slot = config["audio_assistant_slot_token_id"]
-        self._audio_start, self._audio_end = config["audio_start_token_id"], config["audio_end_token_id"]
+        with config_errors(folder / "config.json"):
+            self._pad, self._codebooks = config["audio_pad_token_id"], config["n_vq"]
+            self._codebook_size = config["audio_codebook_sizes"][0]
+            self._user_slot = config["audio_user_slot_token_id"]
+            self._assistant_slot = config["audio_assistant_slot_token_id"]
+            self._audio_start, self._audio_end = config["audio_start_token_id"], config["audio_end_token_id"]
         self.control_ids = frozenset(token["id"] for token in specification["added_tokens"] if _is_control(token))
         if (suffix := self._template_ids(_AFTER_TEXT))[-1] != self._audio_start:
             raise CheckpointError(f"{folder}/tokenizer.json: the template ends with id {suffix[-1]}, not audio_start")

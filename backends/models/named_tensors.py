@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from backends.errors import CheckpointError
+from backends.models.finite import check_finite
 
 
 class NamedTensors:
@@ -20,7 +21,7 @@ class NamedTensors:
         return name in self._left
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor ``name``, which must have ``shape``, on the target device and in the target dtype."""
+        """The tensor ``name``, which must have ``shape`` and be finite, on the target device in the target dtype."""
         tensor = self._left.pop(name, None)
         if tensor is None:
             raise CheckpointError(f"{self._source}: tensor {name} is missing")
@@ -28,6 +29,7 @@ class NamedTensors:
             raise CheckpointError(
                 f"{self._source}: {name} has shape {list(tensor.shape)}, the config asks for {list(shape)}"
             )
+        check_finite(tensor, name, self._source, self.dtype)
         return tensor.to(device=self.device, dtype=self.dtype)
 
     def ignore(self, *prefixes: str) -> None:

@@ -16,16 +16,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from backends.checkpoint_files import load_weights
 from backends.errors import CheckpointError
 from backends.json_file import read_json
+from backends.models.config_errors import config_errors
 from backends.models.linear import pack_linears, stream_linears
 from backends.models.named_linears import frozen_linear
 from backends.models.protocol import Attention, AudioSpec, CodeSampler, KVSpec
 from backends.models.qwen3_backbone import Qwen3Backbone
+from backends.models.qwen3_config import check_layers, qwen3_config
 from backends.models.random_weights import random_module
 from backends.models.text_rows import greedy_defaults, text_row_spec
 
@@ -41,7 +42,7 @@ class Qwen3ASRWeights(nn.Module):
         super().__init__()
         text = config["text_config"]
         self.model = nn.Module()
-        self.model.language_model = Qwen3Model(Qwen3Config(**{key: text[key] for key in text if key != "model_type"}))
+        self.model.language_model = Qwen3Model(qwen3_config(config, "text_config"))
         if not is_tied(config):
             self.lm_head = nn.Linear(text["hidden_size"], text["vocab_size"], bias=False)
 
@@ -76,8 +77,7 @@ class Qwen3ASR(nn.Module):
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, stream_weights: bool = True) -> Qwen3ASR:
         """The decoder of ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
-        config = read_json(folder / "config.json")
-        check_config(config, folder)
+        config = _read(folder)
         with torch.device("meta"):
             weights = Qwen3ASRWeights(config)
         weights = weights.to_empty(device="cpu").to(dtype)
@@ -92,8 +92,7 @@ class Qwen3ASR(nn.Module):
         cls, folder: Path, device: torch.device, dtype: torch.dtype, stream_weights: bool = True, seed: int = 0
     ) -> Qwen3ASR:
         """The decoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
-        config = read_json(folder / "config.json")
-        check_config(config, folder)
+        config = _read(folder)
         deviation = config["text_config"].get("initializer_range", 0.02)
         weights = random_module(lambda: Qwen3ASRWeights(config), device, dtype, deviation, seed)
         return cls(config, end_tokens(config, folder), weights, stream_weights)
@@ -133,11 +132,14 @@ def check_config(config: dict[str, Any], folder: Path, types: tuple[str, ...] = 
         raise CheckpointError(
             f"{folder}/config.json: model_type is {found!r}, this build implements {' and '.join(map(repr, types))}"
         )
-    text = config["text_config"]
-    if text.get("use_sliding_window") or text.get("attention_bias"):
-        raise CheckpointError(f"{folder}/config.json: sliding windows and attention biases are not implemented")
-    rope = text.get("rope_parameters") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise CheckpointError(f"{folder}/config.json: rope_type {rope['rope_type']!r} is not implemented")
-    if text.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(f"{folder}/config.json: hidden_act {text['hidden_act']!r} is not implemented")
+    with config_errors(folder / "config.json"):
+        check_layers(config, "text_config")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """``config.json``, checked. Raises CheckpointError with the file and, where it can be told, the key."""
+    config = read_json(folder / "config.json")
+    check_config(config, folder)
+    with config_errors(folder / "config.json"), torch.device("meta"):
+        Qwen3ASRWeights(config)
+    return config

@@ -21,11 +21,16 @@ from backends.encoder.metrics import EncoderMetrics
 from backends.encoder.pass_graphs import PassGraphs
 from backends.errors import CheckpointError
 from backends.json_file import read_json
+from backends.models.config_errors import check_part, check_sizes, config_errors
 from backends.models.named_linears import NamedLinears
 from backends.models.named_tensors import NamedTensors, RandomTensors
 from backends.models.qwen3_asr import MODEL_TYPE, check_config
 
 _PREFIXES = ("model.audio_tower.", "model.multi_modal_projector.")
+_SIZES = (
+    "num_mel_bins", "d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "n_window",
+    "n_window_infer", "downsample_hidden_size", "output_dim", "max_position_embeddings",
+)  # fmt: skip
 _EPS = 1e-5
 _MAX_TIMESCALE = 10_000.0
 
@@ -102,9 +107,7 @@ class Qwen3ASREncoder(nn.Module):
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_windows: int = 1) -> Qwen3ASREncoder:
         """The encoder of ``folder`` on ``device``. Raises CheckpointError when it does not fit this architecture."""
-        config = read_json(folder / "config.json")
-        check_config(config, folder, (MODEL_TYPE,))
-        _check(config["audio_config"], folder)
+        config = _read(folder)
         tensors = NamedTensors(read_tensors(folder, _PREFIXES), str(folder), device, dtype)
         encoder = cls(config, tensors, pass_windows)
         tensors.finish()
@@ -115,9 +118,7 @@ class Qwen3ASREncoder(nn.Module):
         cls, folder: Path, device: torch.device, dtype: torch.dtype, pass_windows: int = 1, seed: int = 0
     ) -> Qwen3ASREncoder:
         """The encoder that ``config.json`` of ``folder`` describes, with seeded random weights: for benchmarks."""
-        config = read_json(folder / "config.json")
-        check_config(config, folder, (MODEL_TYPE,))
-        _check(config["audio_config"], folder)
+        config = _read(folder)
         return cls(config, RandomTensors(seed, device, dtype), pass_windows).eval()
 
     def forward(self, clips: Sequence[Tensor]) -> list[Tensor]:
@@ -230,13 +231,25 @@ def _sinusoids(length: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-def _check(audio: dict[str, Any], folder: Path) -> None:
-    """Refuse what is not implemented, by the name of the key."""
+def _read(folder: Path) -> dict[str, Any]:
+    """``config.json``, checked: what is not implemented is refused by the name of the key."""
+    path = folder / "config.json"
+    config = read_json(path)
+    check_config(config, folder, (MODEL_TYPE,))
+    with config_errors(path):
+        _check(check_part(config, "audio_config"))
+    return config
+
+
+def _check(audio: dict[str, Any]) -> None:
     implemented = {"activation_function": "gelu", "scale_embedding": False}
     for key, value in implemented.items():
         if audio.get(key, value) != value:
-            raise CheckpointError(f"{folder}/config.json: {key} is {audio[key]!r}, this build implements {value!r}")
+            raise CheckpointError(f"{key} is {audio[key]!r}, this build implements {value!r}")
+    check_sizes(audio, _SIZES, part="audio_config.")
+    if audio["d_model"] % audio["encoder_attention_heads"]:
+        raise CheckpointError("audio_config.d_model is no multiple of encoder_attention_heads")
     if audio["n_window_infer"] % (2 * audio["n_window"]):
-        raise CheckpointError(f"{folder}/config.json: n_window_infer is no multiple of twice n_window")
+        raise CheckpointError("n_window_infer is no multiple of twice n_window")
     if audio["max_position_embeddings"] < _halved(2 * audio["n_window"]):
-        raise CheckpointError(f"{folder}/config.json: max_position_embeddings is below the tokens of one chunk")
+        raise CheckpointError("max_position_embeddings is below the tokens of one chunk")

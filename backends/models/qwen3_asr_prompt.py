@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from backends.errors import InvalidArgument
 from backends.json_file import read_json
+from backends.models.config_errors import config_errors
 from backends.models.qwen3_asr import MODEL_TYPE, check_config
 from backends.models.text_rows import text_rows
 from backends.models.text_stream import TextStream
@@ -42,7 +43,9 @@ class Qwen3ASRPrompt:
         check_config(config, folder, (MODEL_TYPE,))
         self._tokenizer = TextTokenizer(folder)
         self._pieces = self._tokenizer.pieces()
-        self._audio, self.marker = config["audio_token_id"], self._tokenizer.token("<asr_text>")
+        self.marker = self._tokenizer.token("<asr_text>")
+        with config_errors(folder / "config.json"):
+            self._audio = config["audio_token_id"]
         self._head = self._tokenizer.template("<|im_start|>system\n")
         self._before = self._tokenizer.template("<|im_end|>\n<|im_start|>user\n<|audio_start|>")
         self._after = self._tokenizer.template("<|audio_end|><|im_end|>\n<|im_start|>assistant\n")

@@ -1,4 +1,4 @@
-"""Request parameters: where ``generate_stream`` puts JSON fields that are no inputs."""
+"""Request parameters: where ``generate_stream`` puts JSON fields that are no inputs, and gRPC clients anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ _TRITON_PARAMETERS = ("triton_", "sequence_", "priority", "timeout", "binary_dat
 
 
 def refuse_unknown(parameters: Iterable[str], model: str, inputs: Sequence[str]) -> None:
-    """Raise InvalidArgument for a field that ``model``, which has ``inputs``, does not know."""
+    """Raise InvalidArgument for a parameter that has the name of one of ``inputs``, or of nothing that Triton adds.
+
+    ``inputs``: those of ``model``.
+    """
     for name in parameters:
+        if name in inputs:  # over HTTP it would have become an input
+            raise InvalidArgument(
+                name, f"is sent as a request parameter, and {model} reads none; send it as an input tensor"
+            )
         if not name.startswith(_TRITON_PARAMETERS):
             raise InvalidArgument(name, f"is not an input of {model}; it has {', '.join(inputs)}")

@@ -41,6 +41,8 @@ INPUTS = (
     *VOICE_INPUTS,
 )  # fmt: skip
 _ENCODER = "audio_encoder"
+_BYTES_PER_ROW = 16
+_ADVICE = "shorten the text, or split it into sentences"
 
 
 class PromptMetrics(VoiceMetrics, Metrics):
@@ -208,24 +210,30 @@ class PromptStage:
 
     def rows(self, speech: SpeechRequest, voice: Voice | None = None, codes: Codes | None = None) -> NDArray[np.int32]:
         """Prompt rows int32 [P, width]. Raises InvalidArgument where text, voice and frames exceed the context."""
-        # One id takes at least one byte, so this spares the tokenizer a text that cannot fit anyway.
-        limit, language = self.settings.max_positions - speech.max_frames, self.settings.language
+        total, frames, language = self.settings.max_positions, speech.max_frames, self.settings.language
+        limit = total - frames
+        if limit < 1:
+            raise InvalidArgument("max_frames", f"{frames} frames leave no room for a prompt in max_positions {total}")
+        room = f"the {limit} prompt rows that max_frames {frames} leaves of max_positions {total}"
+        # A row is a token, and few tokens have as many bytes: this spares the tokenizer a text that cannot fit anyway.
+        most = _BYTES_PER_ROW * limit
         for field, text in (("text", speech.text), ("reference_text", voice.text if voice else None)):
             size = len(text.encode("utf-8")) if text else 0
-            if size > 16 * max(limit, 1):
-                raise InvalidArgument(field, f"{size} bytes is far above {limit} rows, the room that max_frames leaves")
+            if size > most:
+                raise InvalidArgument(
+                    field, f"is {size} bytes long, above {most} bytes, the most for {room}; {_ADVICE}"
+                )
         if voice is None or codes is None:
             rows, what = self.builder.build(speech.text, language), ""
         else:
             if voice.text is None:
-                rows = self.builder.build(speech.text, language, codes)
+                rows, also = self.builder.build(speech.text, language, codes), ""
             else:
-                rows = self.builder.continue_from(codes, voice.text, speech.text, language)
-            what = f", {len(codes)} of them for the voice"
+                rows, also = (
+                    self.builder.continue_from(codes, voice.text, speech.text, language),
+                    " with reference_text",
+                )
+            what = f"{also}, {len(codes)} of them for the voice"
         if len(rows) > limit:
-            raise InvalidArgument(
-                "text",
-                f"makes {len(rows)} prompt rows{what}; with max_frames {speech.max_frames} the limit is {limit} "
-                f"(max_positions {self.settings.max_positions}): shorten the text, or split it into sentences",
-            )
+            raise InvalidArgument("text", f"makes {len(rows)} prompt rows{what}, above {room}; {_ADVICE}")
         return rows

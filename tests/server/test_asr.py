@@ -225,7 +225,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"audio_file": b"no sound at all"}, "audio_file: begins with the bytes 6e 6f 20 73"),
     ({"audio_file": voice("rms")[:60]}, "audio_file: "),
     ({"audio_file": voice("rms"), "language": "de"}, "language: 'de': this checkpoint hears English only"),
-    ({"audio_file": voice("rms"), "context": "x" * 5000}, "context: is 5000 bytes long, the limit is 4096"),
+    ({"audio_file": voice("rms"), "context": "x" * 5000}, "context: is 5000 bytes long, the limit is 4096 bytes"),
     ({"audio_file": voice("rms"), "max_tokens": 0}, "max_tokens: 0 is below 1"),
     ({"audio_file": voice("rms"), "max_tokens": 447}, "max_tokens: 447 is above 446"),
     ({"audio_file": voice("rms"), "temperature": -1.0}, "temperature: -1"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc
 
 from client import InvalidArgument, SpeechClient
 from tests.server.conftest import StartServer
@@ -113,6 +115,19 @@ def test_over_http(server: LiveServer, client: SpeechClient, case: str) -> None:
     assert f"INVALID_ARG {field}: " in events[0]["error"]
     for word in words:
         assert word in events[0]["error"]
+    works(client)
+
+
+def test_an_input_sent_as_a_grpc_parameter_says_so(server: LiveServer, client: SpeechClient) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    with grpc.InferenceServerClient(server.url) as raw:
+        raw.start_stream(lambda result, error: answers.put(error))
+        given = grpc.InferInput("text", [1], "BYTES")
+        given.set_data_from_numpy(np.array([b"Hi."], dtype=np.object_))
+        raw.async_stream_infer("tts", [given], parameters={"seed": 5})
+        error = answers.get(timeout=20)
+        raw.stop_stream()
+    assert "INVALID_ARG seed: is sent as a request parameter, and tts reads none; send it as an input" in str(error)
     works(client)
 
 

@@ -100,7 +100,7 @@ def test_a_dead_stage_ends_the_container_so_that_it_is_started_again(tmp_path):
         _check_exported_metrics(container.metrics)
         os.kill(state["stages"]["tts_decoder"], signal.SIGKILL)
         assert container.process.wait(NOTICE_SECONDS) == 1
-        assert "the process of the stage tts_decoder died" in container.log
+        assert "the process of the stage tts_decoder was killed by SIGKILL" in container.log
         assert not container.healthy()
     assert leftovers(state) == []
     assert [path for path in _written_since(began) if "__pycache__" not in path.parts] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -52,7 +53,8 @@ def test_a_killed_stage_stops_the_server_and_is_named(tmp_path, repository):
         os.kill(state["stages"]["other"], signal.SIGKILL)
         assert serve.wait_ended(10) == 1
     assert serve.err.strip().splitlines()[-1] == (
-        "serve.py: the process of the stage other died; the server was stopped"
+        "serve.py: the process of the stage other was killed by SIGKILL, as the kernel does when memory runs out; "
+        "the server was stopped, start it again"
     )
     assert leftovers(state) == []
 
@@ -127,12 +129,64 @@ def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path, repository, 
     assert not serve.ready_file.exists() and not list(tmp_path.glob("voxstage-serve-*"))
 
 
+def test_what_outlives_a_killed_server_by_seconds_is_removed_later(tmp_path, repository, monkeypatch):
+    """Its Triton still ends, and holds the folder, when the next server starts."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folders, locks = [tmp_path / f"voxstage-serve-{name}" for name in "ab"], []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "owner").write_text(f"voxstage-{ended.pid}-")
+        locks.append((folder / "owner").open())
+        fcntl.flock(locks[-1], fcntl.LOCK_EX)
+    with Serve(tmp_path, repository=repository) as serve:
+        assert wait_until(lambda: "starting Triton" in serve.out)
+        assert folders[0].exists() and folders[1].exists()
+        locks[0].close()
+        serve.wait_serving()
+        assert not folders[0].exists() and folders[1].exists()
+        locks[1].close()
+        serve.process.send_signal(signal.SIGTERM)
+        assert serve.wait_ended() == 0
+    assert not list(tmp_path.glob("voxstage-serve-*"))
+    for folder in folders:
+        assert f"removed {folder}: its server, process {ended.pid}, was killed" in serve.out
+
+
 def test_a_stage_that_fails_to_load_is_quoted(tmp_path, repository):
     add_stage(repository, "broken", init="raise ValueError('the weights are \"wet\"')")
     with Serve(tmp_path, repository=repository) as serve:
         assert serve.wait_ended() == 1
     assert serve.err.strip().splitlines()[-1] == (
         'serve.py: the stage broken failed to load: ValueError: the weights are "wet"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "how"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL, as the kernel does when memory runs out"),
+        ("time.sleep(1); os._exit(3)", "ended with code 3"),
+    ],
+)
+def test_a_stage_whose_process_ends_while_it_loads_is_one_sentence(tmp_path, repository, init, how):
+    add_stage(repository, "broken", init=init)
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert serve.err.strip() == (
+        f"serve.py: the stage broken failed to load: its process {how}; --log-verbose 1 shows all that was said"
+    )
+
+
+def test_stages_that_refuse_for_the_same_reason_are_one_sentence(tmp_path, repository):
+    """As all do for --device cuda on a machine without a GPU."""
+    for name in ("first", "second"):
+        add_stage(repository, name, init="raise pb.TritonModelException('INVALID_ARG device: no GPU; choose cpu')")
+    with Serve(tmp_path, repository=repository) as serve:
+        assert serve.wait_ended() == 1
+    assert serve.err.strip() == (
+        "serve.py: the stages first and second failed to load: INVALID_ARG device: no GPU; choose cpu"
     )
 
 
@@ -192,8 +246,23 @@ def test_a_second_signal_kills(tmp_path):
         time.sleep(1)
         assert serve.process.poll() is None
         serve.process.send_signal(signal.SIGINT)
-        assert serve.wait_ended(5) == 0
+        assert serve.wait_ended(5) == 128 + signal.SIGINT
     assert "killed by a second signal" in serve.out
+    assert leftovers(state) == []
+
+
+def test_a_signal_to_the_process_and_its_group_is_one_signal(tmp_path):
+    """As ``timeout`` sends it. The request that runs is not cut off."""
+    repository = tmp_path / "repository"
+    add_stage(repository, "tts", execute="self.n = getattr(self, 'n', 0) + 1; self.n > 1 and time.sleep(3)")
+    with Serve(tmp_path, "--canary-interval", "0.2", "--canary-timeout", "600", repository=repository) as serve:
+        state = serve.wait_serving()
+        time.sleep(0.5)
+        for _ in range(2):
+            serve.process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        assert serve.wait_ended(10) == 0
+    assert "killed" not in serve.out and serve.out.splitlines()[-1].startswith("stopped ")
     assert leftovers(state) == []
 
 

@@ -29,6 +29,15 @@ def test_first_word_decides_the_type(message: str, kind: type[errors.SpeechError
     assert error.code == code
 
 
+@pytest.mark.parametrize("stub", ["tts_decoder_0_0", "tts_decoder"])
+def test_a_dead_stage_is_named_with_what_to_do(stub: str) -> None:
+    error = from_message(f"in ensemble 'tts', Stub process '{stub}' is not healthy.")
+    assert str(error) == (
+        "The process of the server's stage tts_decoder has ended. Send the request again once the server has been "
+        "started again."
+    )
+
+
 def test_invalid_argument_names_field_and_problem() -> None:
     error = from_message("INVALID_ARG temperature: nan is not a number from 0 to 10")
     assert isinstance(error, errors.InvalidArgument)

@@ -16,6 +16,7 @@ from backends.decoder.metrics import DecoderMetrics
 from backends.encoder.metrics import EncoderMetrics
 from backends.launch.options import find_overrides, parse_options
 from backends.launch.pipelines import pipeline_of
+from backends.launch.process import STACK_BYTES
 from backends.launch.repository import find_models
 from backends.metrics import Histogram
 from backends.prompt.service import PromptMetrics
@@ -170,6 +171,7 @@ def test_a_server_is_confined_checked_and_started_again(compose, name):
     assert seconds(service["stop_grace_period"]) >= options.exit_timeout + ENDING_SECONDS
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
     assert int(service["user"].split(":")[0]) > 0
+    assert service["ulimits"]["stack"] == STACK_BYTES
     (tmpfs,) = service["tmpfs"]
     assert tmpfs.startswith("/tmp:exec") and service["environment"]["HOME"] == "/tmp"
     python, dash, module, *arguments = healthcheck(service)

@@ -55,8 +55,8 @@ SENTENCES = {
     ),
     raised(frames_field("chunk_frames", 250).read, np.zeros(0, np.int32)): "chunk_frames has shape [0], expected [1].",
     "INVALID_ARG text: is missing": "text is missing.",
-    "INVALID_ARG text: makes 863 prompt rows; with max_frames 375 the limit is 649": (
-        "text makes 863 prompt rows; with max_frames 375 the limit is 649."
+    "INVALID_ARG text: makes 863 prompt rows, above the 649 prompt rows that max_frames 375 leaves": (
+        "text makes 863 prompt rows, above the 649 prompt rows that max_frames 375 leaves."
     ),
     "INVALID_ARG voice: is not an input of tts; it has text, seed": "voice is not an input of tts; it has text, seed.",
     "in ensemble 'tts', UNAVAILABLE 32 requests are in the decoder; try again later": (

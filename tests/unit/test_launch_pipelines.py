@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import serve
 from backends.launch.command import triton_command
 from backends.launch.failure import USAGE, LaunchError
 from backends.launch.options import find_overrides, parse_options
@@ -62,5 +63,41 @@ def test_each_pipeline_has_a_checkpoint_of_its_own(models: list[Model]) -> None:
     assert {name: each["checkpoint"] for name, each in found.items()} == {
         name: "/a" if name in ASR else "/c" for name in (TTS | ASR) - {"tts", "asr"}
     }
-    with pytest.raises(LaunchError, match="--asr-checkpoint means nothing here"):
-        find_overrides(parse_options(["--asr-checkpoint", "/a"], ROOT), choose_models(models, ("tts",)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--set", "asr_decoder.max_running=4"],
+            "--set asr_decoder.max_running=4: asr_decoder is a stage of the pipeline asr, and only tts is served; "
+            "start it with --pipelines tts,asr",
+        ),
+        (
+            ["--pipelines", "asr", "--set", "audio_encoder.max_seconds=4"],
+            "--set audio_encoder.max_seconds=4: audio_encoder is a stage of the pipeline tts, and only asr is served; "
+            "start it with --pipelines tts,asr",
+        ),
+        (
+            ["--asr-checkpoint", "/a"],
+            "--asr-checkpoint /a is for the pipeline asr, and only tts is served; start it with --pipelines tts,asr",
+        ),
+        (
+            ["--pipelines", "asr", "--checkpoint", "/c"],
+            "--checkpoint /c is for the pipeline tts, and only asr is served; start it with --pipelines tts,asr",
+        ),
+    ],
+)
+def test_what_is_for_a_pipeline_that_is_left_out_says_how_to_start_it(
+    models: list[Model], arguments: list[str], sentence: str
+) -> None:
+    options = parse_options(arguments, ROOT)
+    chosen = choose_models(models, options.pipelines)
+    with pytest.raises(LaunchError) as caught:
+        find_overrides(options, chosen, [model for model in models if model not in chosen])
+    assert str(caught.value) == sentence and caught.value.exit_code == USAGE
+
+
+def test_serve_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.main(["--set", "asr_decoder.max_running=4"]) == USAGE
+    assert capsys.readouterr().err.endswith("only tts is served; start it with --pipelines tts,asr\n")

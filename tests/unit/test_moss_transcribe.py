@@ -102,6 +102,8 @@ def test_tokens_equal_generate_from_mel_frames_on(
         ({"model_type": "qwen3_asr"}, "model_type"),
         ({"projector_hidden_act": "gelu"}, "projector_hidden_act"),
         ({"audio_merge_size": 3}, "audio_merge_size"),
+        ({"audio_merge_size": None}, r"config\.json: audio_merge_size is None, expected a whole number of 1 or more"),
+        ({"audio_config": 5}, r"config\.json: audio_config is 5, expected an object"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(

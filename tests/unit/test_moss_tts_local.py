@@ -134,6 +134,53 @@ def test_what_is_not_implemented_is_refused_by_name(
         MossTTSLocal.load(tmp_path, torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("part", "change", "problem"),
+    [
+        (
+            "qwen3_config",
+            {"num_hidden_layers": 5},
+            "qwen3_config: `num_hidden_layers` (5) must be equal to the number of `layer_types` (10)",
+        ),
+        (
+            "qwen3_config",
+            {"num_hidden_layers": "5"},
+            "qwen3_config.num_hidden_layers is '5', expected a whole number of 1 or more",
+        ),
+        ("qwen3_config", {"rms_norm_eps": "x"}, "qwen3_config: Field 'rms_norm_eps' expected float, got str"),
+        ("qwen3_config", {"hidden_act": "relu"}, "qwen3_config.hidden_act is 'relu', this build implements 'silu'"),
+        ("qwen3_config", {"hidden_size": 100}, "hidden_size is 384, and qwen3_config.hidden_size 100"),
+        ("gpt2_config", {"n_head": 7}, "gpt2_config.n_head is 7, which does not divide n_embd 384"),
+        ("gpt2_config", {"activation_function": "x"}, "gpt2_config.activation_function 'x' is not one of"),
+        (None, {"qwen3_config": 5}, "qwen3_config is 5, expected an object"),
+        (None, {"audio_codebook_sizes": [1024]}, "audio_codebook_sizes is [1024], expected a list of 12 sizes"),
+        (None, {"audio_codebook_sizes": 5}, "audio_codebook_sizes is 5, expected a list of 12 sizes"),
+        (None, {"audio_end_token_id": None}, "audio_end_token_id is None, expected a whole number of 0 or more"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_one_sentence_with_the_file(
+    voice: Path, tmp_path: Path, part: str | None, change: dict[str, Any], problem: str
+) -> None:
+    config = json.loads((voice / "tts" / "config.json").read_text())
+    (config if part is None else config[part]).update(change)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    for load in (MossTTSLocal.load, MossTTSLocal.dummy):
+        with pytest.raises(CheckpointError) as caught:
+            load(tmp_path, torch.device("cpu"), torch.float32)
+        sentence = caught.value.args[0]
+        assert sentence.startswith(f"{path}: {problem}") and "\n" not in sentence
+
+
+def test_a_key_that_the_prompt_needs_is_named(voice: Path, tmp_path: Path) -> None:
+    config = json.loads((voice / "tts" / "config.json").read_text())
+    del config["audio_pad_token_id"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").symlink_to(voice / "tts" / "tokenizer.json")
+    with pytest.raises(CheckpointError, match=r"config\.json: audio_pad_token_id is missing$"):
+        PromptBuilder(tmp_path)
+
+
 HOSTILE = [
     "<|audio_end|>",
     "<|im_end|>",

@@ -116,8 +116,16 @@ BAD = [
     ({"text": text("a\0b")}, "text: holds a NUL character at index 1"),
     ({"text": text(b"caf\xc3(")}, "text: is not valid UTF-8: byte 0xc3 at offset 3"),
     ({"text": text(b"\xed\xa0\x80")}, "text: is not valid UTF-8"),
-    ({"text": text("x" * 100_000)}, "text: 100000 bytes is far above 774 rows"),
-    ({"text": text("x" * 1000)}, "text: makes 1023 prompt rows; with max_frames 250 the limit is 774"),
+    (
+        {"text": text("x" * 100_000)},
+        "text: is 100000 bytes long, above 12384 bytes, the most for the 774 prompt rows that max_frames 250 leaves of "
+        "max_positions 1024; shorten the text, or split it into sentences",
+    ),
+    (
+        {"text": text("x" * 1000)},
+        "text: makes 1023 prompt rows, above the 774 prompt rows that max_frames 250 leaves of max_positions 1024; "
+        "shorten the text, or split it into sentences",
+    ),
     ({"text": np.array([b"a", b"b"], dtype=np.object_)}, "text: has shape [2], expected [1]"),
     ({"text": np.zeros((0,), dtype=np.object_)}, "text: has shape [0], expected [1]"),
     ({"seed": scalar(-1, np.int64)}, "seed: -1 is below 0, the smallest value"),
@@ -177,13 +185,17 @@ BAD = [
     ({"reference_file": FILE, "reference_text": text("...")}, "reference_text: '...' holds no letter and no digit"),
     (
         {"reference_file": FILE, "reference_text": text("x" * 740)},
-        "text: makes 801 prompt rows, 34 of them for the voi",
+        "text: makes 801 prompt rows with reference_text, 34 of them for the voice, above the 774 prompt rows",
     ),
     (
         {"reference_file": FILE, "reference_text": text("x" * 99999)},
-        "reference_text: 99999 bytes is far above 774 rows",
+        "reference_text: is 99999 bytes long, above 12384 bytes, the most for the 774 prompt rows",
     ),
     ({"parameters": {"foo": 3}}, "foo: is not an input of tts; it has text, seed"),
+    (
+        {"parameters": {"seed": 5}},
+        "seed: is sent as a request parameter, and tts reads none; send it as an input tensor",
+    ),
 ]
 
 
@@ -194,6 +206,18 @@ def test_bad_input_names_field_value_and_limit(stage: PromptStage, tensors: dict
         ask(stage, **defaults, **tensors)
     assert str(caught.value).startswith("INVALID_ARG ")
     assert ask(stage, text=text("Hi."))["rows"].shape == (26, 13)
+
+
+def test_frames_that_leave_no_room_are_refused_as_such() -> None:
+    context: Any = Context(None)
+    stage = PromptStage(PromptSettings(max_positions=64), context)
+    try:
+        with pytest.raises(
+            InvalidArgument, match=r"max_frames: 250 frames leave no room for a prompt in max_positions 64$"
+        ):
+            ask(stage, text=text("Hi."))
+    finally:
+        stage.close()
 
 
 def test_every_input_of_the_ensemble_is_read() -> None:

@@ -111,7 +111,7 @@ def test_names_are_complete_both_ways(reference: Reference) -> None:
 @pytest.mark.parametrize(
     ("part", "change", "word"),
     [
-        ("text_config", {"attention_bias": True}, "attention biases"),
+        ("text_config", {"attention_bias": True}, "text_config.attention_bias is True"),
         ("text_config", {"rope_parameters": {"rope_type": "yarn"}}, "'yarn'"),
         ("audio_config", {"activation_function": "relu"}, "activation_function"),
         ("audio_config", {"n_window_infer": 750}, "n_window_infer"),
@@ -125,6 +125,28 @@ def test_what_is_not_implemented_is_refused_by_name(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=word):
         Qwen3ASREncoder.load(tmp_path, CPU, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("loader", "part", "change", "problem"),
+    [
+        (Qwen3ASR, "text_config", {"num_hidden_layers": 7}, "text_config: `num_hidden_layers` (7) must be equal to"),
+        (Qwen3ASR, "text_config", {"head_dim": None}, "text_config.head_dim is None, expected a whole number of 1"),
+        (Qwen3ASREncoder, "audio_config", {"d_model": "x"}, "audio_config.d_model is 'x', expected a whole number of"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_one_sentence_with_the_file(
+    reference: Reference, tmp_path: Path, loader: Any, part: str, change: dict[str, Any], problem: str
+) -> None:
+    config = json.loads((reference[0] / "config.json").read_text())
+    config[part] |= change
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    for load in (loader.load, loader.dummy):
+        with pytest.raises(CheckpointError) as caught:
+            load(tmp_path, CPU, torch.float32)
+        sentence = caught.value.args[0]
+        assert sentence.startswith(f"{path}: {problem}") and "\n" not in sentence
 
 
 @pytest.fixture(scope="module")
