@@ -8,18 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from client import (
-    AsyncSpeechClient,
-    ConnectionFailed,
-    ServerError,
-    SpeechClient,
-    StreamBroken,
-    StreamTimeout,
-)
+from client import AsyncSpeechClient, ServerError, SpeechClient, StreamBroken
 from tests.server.conftest import StartServer
-from tests.server.dummies import alive, leftovers, wait_until
+from tests.server.dummies import alive, leftovers
 from tests.server.live import LiveServer
 from tests.server.loop import run_async
 from tests.server.test_determinism import all_at_once, equal, requests
@@ -63,11 +54,10 @@ def test_the_samples_are_those_of_an_engine_in_the_stage(server: LiveServer, sta
     assert not alive(engine)
 
 
-@pytest.mark.parametrize("victim", ["engine", "stage"])
-def test_killed_under_load(start_server: StartServer, victim: str) -> None:
+def test_an_engine_killed_under_load(start_server: StartServer) -> None:
+    """The stage lives long enough to tell every stream, and ends then, which ends the server."""
     live = start_server(*APART)
-    stage = live.stages["tts_decoder"]
-    engine = engine_of(stage)
+    engine = engine_of(live.stages["tts_decoder"])
 
     async def work() -> list[Any]:
         async with AsyncSpeechClient(live.url, chunk_timeout=5, first_chunk_timeout=5) as client:
@@ -79,15 +69,13 @@ def test_killed_under_load(start_server: StartServer, victim: str) -> None:
 
             streams = [asyncio.create_task(one()) for _ in range(6)]
             await asyncio.wait_for(first_chunk.wait(), 30)
-            os.kill(engine if victim == "engine" else stage, signal.SIGKILL)
+            os.kill(engine, signal.SIGKILL)
             return await asyncio.gather(*streams, return_exceptions=True)
 
     ends = run_async(work())
     for end in ends:
-        assert isinstance(end, StreamBroken | StreamTimeout | ServerError | ConnectionFailed), repr(end)
-    if victim == "engine":  # the stage lives long enough to say what happened
-        assert all("the process of the decoder has ended with code -9" in str(end) for end in ends), ends
+        assert isinstance(end, StreamBroken | ServerError), repr(end)
+        assert "the process of the decoder has ended with code -9" in str(end)
     assert live.serve.wait_ended(20) == 1
     assert "the process of the stage tts_decoder" in live.serve.err.strip().splitlines()[-1]
-    assert wait_until(lambda: not alive(engine))
     assert leftovers(live.state) == []
