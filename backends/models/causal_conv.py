@@ -9,16 +9,17 @@ Steps are rows [R, channels] in the order (stream, step), padded at the end to a
 backends/models/causal_transformer.py). The same bits for every chunking come from that, by measurement and not by
 construction: MKL's float32 results of a row did not depend on the row count at multiples of 8 (AMD EPYC with AVX-512,
 torch 2.13, 1 and 2 threads; all matrices of Mimi's default sizes and of small ones; up to 9,600 rows, up to 96,000
-where a matrix has at most 100,000 entries), while the library's convolutions depend on the length. On a GPU products
-stay in float32, where its convolutions use TF32 unless told otherwise.
+where a matrix has at most 100,000 entries), and where they do another library's are taken
+(backends/models/row_product.py), while the library's convolutions depend on the length. On a GPU products stay in
+float32, where its convolutions use TF32 unless told otherwise.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from backends.models.named_tensors import NamedTensors
+from backends.models.row_product import RowProduct
 
 
 class CausalConv:
@@ -32,7 +33,7 @@ class CausalConv:
         self.outputs, self.spread, self.dilation = outputs // spread, spread, dilation
         self.context_steps = (self.taps - 1) * dilation
         self._matrix = weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
-        self._bias = bias
+        self._bias, self._product = bias, RowProduct(self._matrix)
 
     @classmethod
     def read(
@@ -81,7 +82,7 @@ class CausalConv:
         """
         if self.context_steps:
             rows = self._windows(rows, steps, slots, fresh, context)
-        return torch.addmm(self._bias, rows, self._matrix).view(-1, self.outputs)
+        return self._product.mm(rows, self._bias).view(-1, self.outputs)
 
     def _windows(self, rows: Tensor, steps: int, slots: Tensor, fresh: Tensor, context: Tensor) -> Tensor:
         """[R, taps * inputs]: what each step sees, the oldest tap first."""

@@ -20,7 +20,8 @@ discipline:
   first query needs (the public code's ring of one window does not; see the voice's README).
 * **Linears run on rows padded to a multiple of 8.** By measurement, not by construction: MKL's float32 results of a
   row depend on the row count at 1, 2, 3, 5, 6, 7, 9, ... rows but were the same at all multiples of 4 (AMD EPYC with
-  AVX-512, torch 2.13, 1 and 2 threads). ``StreamingVocoder.measure_exactness`` looks at the machine at hand.
+  AVX-512, torch 2.13, 1 and 2 threads). Where they are not, another library's product is taken
+  (backends/models/row_product.py). ``StreamingVocoder.measure_exactness`` looks at the machine at hand.
 * **LayerNorm is row-wise; RoPE is single exactly rounded operations**, so neither sees how the work is split. GELU is
   elementwise; its scalar tail could differ from its vectors in the last bit, and widths here leave no tail for thread
   counts that are powers of two (none was seen with 3 threads either).
@@ -36,6 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backends.models.named_tensors import NamedTensors
+from backends.models.row_product import RowProduct
 
 HEAD_DIM = 64
 NORM_EPS = 1e-5
@@ -114,6 +116,9 @@ class CausalTransformer:
         if spec.output_dim != width:
             self.output = read_matrix(tensors, f"{prefix}.output_proj", width, spec.output_dim)
         self.layers = [self.read_layer(tensors, prefix, i) for i in range(spec.layers)]
+        self._products = [tuple(map(RowProduct, (each.qkv, each.out, each.up, each.down))) for each in self.layers]
+        self._into = None if self.input is None else RowProduct(self.input)
+        self._out_of = None if self.output is None else RowProduct(self.output)
         device = tensors.device
         # Frequencies in float32 as published; angles in float64, so that their error does not grow over a long stream.
         self.frequencies = self.rope_frequencies().to(torch.float64).to(device)
@@ -165,16 +170,16 @@ class CausalTransformer:
         batch, steps, _ = x.shape
         rows = batch * steps
         flat = pad_rows(x)
-        if self.input is not None:
-            flat = flat.mm(self.input)
+        if self._into is not None:
+            flat = self._into.mm(flat)
         turn, mask = self._turn(frames, steps), self._mask(frames, steps // self.spec.rate)
-        for layer, past in zip(self.layers, history, strict=True):
-            qkv = F.layer_norm(flat, (self.spec.width,), *layer.norm1, self.spec.norm_eps).mm(layer.qkv)
-            flat = flat.addmm_(self._attend(qkv, turn, mask, slots, past), layer.out)
-            hidden = F.layer_norm(flat, (self.spec.width,), *layer.norm2, self.spec.norm_eps).mm(layer.up)
-            flat = flat.addmm_(F.gelu(hidden), layer.down)
-        if self.output is not None:
-            flat = flat.mm(self.output)
+        for layer, (qkv, out, up, down), past in zip(self.layers, self._products, history, strict=True):
+            heads = qkv.mm(F.layer_norm(flat, (self.spec.width,), *layer.norm1, self.spec.norm_eps))
+            flat = out.add_to(flat, self._attend(heads, turn, mask, slots, past))
+            hidden = up.mm(F.layer_norm(flat, (self.spec.width,), *layer.norm2, self.spec.norm_eps))
+            flat = down.add_to(flat, F.gelu(hidden))
+        if self._out_of is not None:
+            flat = self._out_of.mm(flat)
         return flat[:rows].view(batch, steps, -1)
 
     def _turn(self, frames: Tensor, steps: int) -> tuple[Tensor, Tensor]:
