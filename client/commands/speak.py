@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from client.chunk import AudioChunk
-from client.commands.options import add_server, check_writable, timeouts
+from client.commands.options import add_server, check_suffix, check_writable, timeouts
 from client.errors import InvalidArgument
 from client.player import Player, find_player
 from client.progress import Progress, summary, table
@@ -22,6 +22,7 @@ from client.sync import SpeechClient
 from client.wav import RawWriter, WavWriter
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+RAW_SUFFIXES = (".pcm", ".raw")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "that the server refused, 130 interrupted.",
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what to say; absent or -: read from stdin")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; -: raw 16-bit mono PCM to stdout")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; .pcm, .raw, -: raw 16-bit PCM, - to stdout")
     parser.add_argument("--play", action="store_true", help="play it with ffplay, aplay, paplay or play")
     parser.add_argument("--voice", metavar="NAME|FILE", help="a voice of the server, or a wav, flac, mp3 or ogg file")
     parser.add_argument("--voice-text", metavar="TEXT", help="what the file says: the speech goes on from it")
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.output not in (None, "-"):
         check_writable(Path(args.output), "--output")
+        check_suffix(Path(args.output), "--output", (".wav", *RAW_SUFFIXES))
     player = find_player() if args.play else None
     name, clip = _voice(args.voice)
     request = SpeechRequest(
@@ -121,10 +123,14 @@ def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None)
 def _open_sinks(output: str | None, player: str | None, first: AudioChunk, stack: contextlib.ExitStack) -> list[Sink]:
     sinks: list[Sink] = []
     rate, channels = first.sample_rate, first.channels
-    if output == "-":
+    if output is not None and (output == "-" or Path(output).suffix.lower() in RAW_SUFFIXES):
         layout = "mono" if channels == 1 else f"{channels} channels in turns"
-        _say(f"Raw PCM on stdout: 16-bit little-endian, {layout}, {rate} samples a second.")
-        sinks.append(RawWriter(sys.stdout.buffer))
+        where = "on stdout" if output == "-" else f"in {output}"
+        _say(f"Raw PCM {where}: 16-bit little-endian, {layout}, {rate} samples a second.")
+        file = sys.stdout.buffer if output == "-" else open(output, "wb")  # noqa: SIM115 - closed by the stack
+        if output != "-":
+            stack.callback(file.close)
+        sinks.append(RawWriter(file))
     elif output is not None:
         sinks.append(stack.enter_context(WavWriter(output, rate, channels)))
     if player is not None:

@@ -16,7 +16,7 @@ from typing import TextIO
 
 import numpy as np
 
-from client.commands.options import add_server, check_writable, count, timeouts
+from client.commands.options import add_server, check_suffix, check_writable, count, timeouts
 from client.duration import duration
 from client.errors import ConnectionFailed, InvalidArgument, SpeechError
 from client.progress import TranscriptProgress, transcript_summary
@@ -89,6 +89,8 @@ class Output:
             self._check_folder(names)
         elif self._path is not None:
             check_writable(self._path, "--output")
+            if form is None:
+                check_suffix(self._path, "--output", [f".{each}" for each in FORMATS], ", or choose with --format")
         if not (self.one or self._folder) and self.format in ("srt", "vtt"):
             raise InvalidArgument(
                 f"is needed: {len(names)} recordings make no single {self.format} file; give a folder",
