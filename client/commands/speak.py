@@ -13,16 +13,30 @@ import numpy as np
 
 from client.chunk import AudioChunk
 from client.commands.options import add_server, check_suffix, check_writable, timeouts
+from client.commands.refusal import in_words_of
 from client.errors import InvalidArgument
 from client.player import Player, find_player
 from client.progress import Progress, summary, table
 from client.request import SpeechRequest
 from client.speech import timings
 from client.sync import SpeechClient
+from client.tensors import read_clip
 from client.wav import RawWriter, WavWriter
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
 RAW_SUFFIXES = (".pcm", ".raw")
+#: Field of the request -> the option that it comes from.
+OPTIONS = {
+    "seed": "--seed",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "top_k": "--top-k",
+    "max_frames": "--max-frames",
+    "first_chunk_frames": "--first-chunk-frames",
+    "chunk_frames": "--chunk-frames",
+    "voice": "--voice",
+    "reference_text": "--voice-text",
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -64,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         check_suffix(Path(args.output), "--output", (".wav", *RAW_SUFFIXES))
     player = find_player() if args.play else None
     name, clip = _voice(args.voice)
+    if args.voice_text is not None and clip is None:
+        raise InvalidArgument("needs a clip; give its file with --voice", field="--voice-text")
     request = SpeechRequest(
         _text(args.text),
         seed=args.seed,
@@ -75,11 +91,13 @@ def run(args: argparse.Namespace) -> int:
         first_chunk_frames=args.first_chunk_frames,
         chunk_frames=args.chunk_frames,
         voice=name,
-        reference_audio=clip,
+        reference_audio=None if clip is None else read_clip(clip, "--voice"),
         reference_text=None if args.voice_text is None else os.fsencode(args.voice_text),
     )
     try:
         return _speak(request, args, player)
+    except InvalidArgument as error:
+        raise in_words_of(OPTIONS | {"reference_file": f"--voice {clip}"}, error) from None
     except BrokenPipeError:  # who read our stdout has had enough; the stream is cancelled by now
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

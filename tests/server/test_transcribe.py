@@ -147,6 +147,19 @@ def test_transcribe_keeps_the_order(asr: LiveServer, capsys: pytest.CaptureFixtu
     assert "2.67 s of audio in" in printed.err
 
 
+def test_a_refusal_names_the_file_or_the_option(
+    asr: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.flac"
+    damaged.write_bytes(CLIPS[0].read_bytes()[:60])
+    assert command(asr, "transcribe", str(damaged)) == 2
+    assert capsys.readouterr().err.startswith(f"{damaged} cannot be read as ")
+    assert command(asr, "transcribe", str(damaged), str(CLIPS[0])) == 2
+    assert capsys.readouterr().err.splitlines()[0].startswith(f"{damaged} cannot be read as ")
+    assert command(asr, "transcribe", str(CLIPS[0]), "--max-tokens", "-1") == 2
+    assert capsys.readouterr().err.startswith("The value of --max-tokens is not valid: -1 is below 1")
+
+
 def test_transcribe_writes_files(asr: LiveServer, tmp_path: Path) -> None:
     files = [str(CLIPS[0]), str(CLIPS[1]), str(CLIPS[0])]
     assert command(asr, "transcribe", *files, "-o", str(tmp_path / "all.json")) == 0
