@@ -150,10 +150,13 @@ def test_transcribe_keeps_the_order(asr: LiveServer, capsys: pytest.CaptureFixtu
 def test_a_refusal_names_the_file_or_the_option(
     asr: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damaged = tmp_path / "damaged.flac"
-    damaged.write_bytes(CLIPS[0].read_bytes()[:60])
+    damaged = tmp_path / "damaged.mp3"
+    soundfile.write(damaged, np.zeros(24000), 24000)
+    damaged.write_bytes(damaged.read_bytes()[:4] + bytes(400))
     assert command(asr, "transcribe", str(damaged)) == 2
-    assert capsys.readouterr().err.startswith(f"{damaged} cannot be read as ")
+    assert capsys.readouterr().err == (
+        f"{damaged} cannot be read as audio: it is damaged, or no wav, flac, mp3 or ogg that libsndfile knows.\n"
+    )
     assert command(asr, "transcribe", str(damaged), str(CLIPS[0])) == 2
     assert capsys.readouterr().err.splitlines()[0].startswith(f"{damaged} cannot be read as ")
     assert command(asr, "transcribe", str(CLIPS[0]), "--max-tokens", "-1") == 2
