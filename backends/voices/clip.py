@@ -133,9 +133,11 @@ def open_clip(field: str, data: bytes) -> Iterator[soundfile.SoundFile]:
             check_rate(field, file.samplerate)
             check_channels(field, file.channels)
             yield file
-    except soundfile.SoundFileError as error:
-        reason = str(error).rpartition(": ")[2].rstrip(".") or "unknown"
-        raise InvalidArgument(field, f"cannot be read as wav, flac, mp3 or ogg ({reason})") from None
+    except soundfile.SoundFileError:
+        # Its own words mislead: of a damaged mp3 they say that the file does not exist.
+        raise InvalidArgument(
+            field, "cannot be read as audio: it is damaged, or no wav, flac, mp3 or ogg that libsndfile knows"
+        ) from None
 
 
 def tells_more(file: soundfile.SoundFile, limit: int) -> bool:

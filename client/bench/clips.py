@@ -104,8 +104,11 @@ def _samples(clip: Clip, option: str) -> tuple[np.ndarray, int]:
         raise InvalidArgument("needs the package soundfile", field=option) from None
     try:
         samples, rate = soundfile.read(io.BytesIO(clip.data), dtype="int16", always_2d=True)
-    except RuntimeError as error:
-        raise InvalidArgument(f"the file {clip.name} cannot be decoded ({error})", field="--clips") from None
+    except RuntimeError:
+        raise InvalidArgument(
+            f"the file {clip.name} cannot be read as audio: it is damaged, or of a kind that libsndfile does not know",
+            field="--clips",
+        ) from None
     return samples[:, 0], int(rate)
 
 

@@ -55,6 +55,7 @@ def report(levels: Sequence[Level], tables: Tables, timeline: bool, metrics_prob
         parts += ["Server, growth of its counters over the level", tables.server(levels)]
     else:
         parts.append(f"Server counters: {metrics_problem or 'no voxstage_* metrics were found.'}")
+        parts.append("--metrics-url HOST:PORT says where the server's metrics are; serve.py prints that port.")
     return "\n".join(parts)
 
 

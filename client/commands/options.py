@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,11 @@ def check_writable(path: Path, option: str) -> None:
         raise InvalidArgument(f"the folder {path.parent} does not exist; create it first", field=option)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InvalidArgument(f"{path} cannot be written; choose another place", field=option)
+
+
+def check_suffix(path: Path, option: str, suffixes: Sequence[str], otherwise: str = "") -> None:
+    """Refuse a name that promises another kind of file than is written; one without a suffix promises none. Raises
+    InvalidArgument naming ``option``, the ``suffixes`` and what can be done ``otherwise``."""
+    if path.suffix and path.suffix.lower() not in suffixes:
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise InvalidArgument(f"{path} ends in {path.suffix}; give {known}{otherwise}", field=option)

@@ -12,16 +12,31 @@ from typing import Protocol
 import numpy as np
 
 from client.chunk import AudioChunk
-from client.commands.options import add_server, check_writable, timeouts
+from client.commands.options import add_server, check_suffix, check_writable, timeouts
+from client.commands.refusal import in_words_of
 from client.errors import InvalidArgument
 from client.player import Player, find_player
 from client.progress import Progress, summary, table
 from client.request import SpeechRequest
 from client.speech import timings
 from client.sync import SpeechClient
+from client.tensors import read_clip
 from client.wav import RawWriter, WavWriter
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+RAW_SUFFIXES = (".pcm", ".raw")
+#: Field of the request -> the option that it comes from.
+OPTIONS = {
+    "seed": "--seed",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "top_k": "--top-k",
+    "max_frames": "--max-frames",
+    "first_chunk_frames": "--first-chunk-frames",
+    "chunk_frames": "--chunk-frames",
+    "voice": "--voice",
+    "reference_text": "--voice-text",
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "that the server refused, 130 interrupted.",
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what to say; absent or -: read from stdin")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; -: raw 16-bit mono PCM to stdout")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a WAV file; .pcm, .raw, -: raw 16-bit PCM, - to stdout")
     parser.add_argument("--play", action="store_true", help="play it with ffplay, aplay, paplay or play")
     parser.add_argument("--voice", metavar="NAME|FILE", help="a voice of the server, or a wav, flac, mp3 or ogg file")
     parser.add_argument("--voice-text", metavar="TEXT", help="what the file says: the speech goes on from it")
@@ -60,8 +75,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.output not in (None, "-"):
         check_writable(Path(args.output), "--output")
+        check_suffix(Path(args.output), "--output", (".wav", *RAW_SUFFIXES))
     player = find_player() if args.play else None
     name, clip = _voice(args.voice)
+    if args.voice_text is not None and clip is None:
+        raise InvalidArgument("needs a clip; give its file with --voice", field="--voice-text")
     request = SpeechRequest(
         _text(args.text),
         seed=args.seed,
@@ -73,11 +91,13 @@ def run(args: argparse.Namespace) -> int:
         first_chunk_frames=args.first_chunk_frames,
         chunk_frames=args.chunk_frames,
         voice=name,
-        reference_audio=clip,
+        reference_audio=None if clip is None else read_clip(clip, "--voice"),
         reference_text=None if args.voice_text is None else os.fsencode(args.voice_text),
     )
     try:
         return _speak(request, args, player)
+    except InvalidArgument as error:
+        raise in_words_of(OPTIONS | {"reference_file": f"--voice {clip}"}, error) from None
     except BrokenPipeError:  # who read our stdout has had enough; the stream is cancelled by now
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -121,10 +141,14 @@ def _speak(request: SpeechRequest, args: argparse.Namespace, player: str | None)
 def _open_sinks(output: str | None, player: str | None, first: AudioChunk, stack: contextlib.ExitStack) -> list[Sink]:
     sinks: list[Sink] = []
     rate, channels = first.sample_rate, first.channels
-    if output == "-":
+    if output is not None and (output == "-" or Path(output).suffix.lower() in RAW_SUFFIXES):
         layout = "mono" if channels == 1 else f"{channels} channels in turns"
-        _say(f"Raw PCM on stdout: 16-bit little-endian, {layout}, {rate} samples a second.")
-        sinks.append(RawWriter(sys.stdout.buffer))
+        where = "on stdout" if output == "-" else f"in {output}"
+        _say(f"Raw PCM {where}: 16-bit little-endian, {layout}, {rate} samples a second.")
+        file = sys.stdout.buffer if output == "-" else open(output, "wb")  # noqa: SIM115 - closed by the stack
+        if output != "-":
+            stack.callback(file.close)
+        sinks.append(RawWriter(file))
     elif output is not None:
         sinks.append(stack.enter_context(WavWriter(output, rate, channels)))
     if player is not None:

@@ -16,7 +16,8 @@ from typing import TextIO
 
 import numpy as np
 
-from client.commands.options import add_server, check_writable, count, timeouts
+from client.commands.options import add_server, check_suffix, check_writable, count, timeouts
+from client.commands.refusal import in_words_of
 from client.duration import duration
 from client.errors import ConnectionFailed, InvalidArgument, SpeechError
 from client.progress import TranscriptProgress, transcript_summary
@@ -27,6 +28,15 @@ from client.tensors import read_clip
 from client.transcript import TranscriptChunk, join
 
 FAILED, REFUSED = 1, 2
+#: Field of the request -> the option that it comes from.
+OPTIONS = {
+    "sample_rate": "--raw",
+    "language": "--language",
+    "context": "--context",
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+    "seed": "--seed",
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,6 +99,8 @@ class Output:
             self._check_folder(names)
         elif self._path is not None:
             check_writable(self._path, "--output")
+            if form is None:
+                check_suffix(self._path, "--output", [f".{each}" for each in FORMATS], ", or choose with --format")
         if not (self.one or self._folder) and self.format in ("srt", "vtt"):
             raise InvalidArgument(
                 f"is needed: {len(names)} recordings make no single {self.format} file; give a folder",
@@ -179,7 +191,8 @@ def _transcribe(jobs: Sequence[Job], output: Output, args: argparse.Namespace) -
             except SpeechError as error:
                 if output.one:
                     raise
-                _say(f"{job.name}: {error}")
+                named = isinstance(error, InvalidArgument) and error.field == job.name
+                _say(str(error) if named else f"{job.name}: {error}")
                 codes.add(REFUSED if isinstance(error, InvalidArgument) else FAILED)
     return FAILED if FAILED in codes else max(codes)
 
@@ -207,6 +220,9 @@ def _send(client: Transcriber, job: Job, args: argparse.Namespace) -> None:
             for chunk in stream:
                 job.found.put(chunk)
         job.found.put(None)
+    except InvalidArgument as error:
+        name = "stdin" if job.path is None else job.name
+        job.found.put(in_words_of(OPTIONS | {"audio": name, "audio_file": name}, error))
     except BaseException as error:
         job.found.put(error)
 

@@ -83,6 +83,16 @@ def test_refusals_are_counted_by_kind(server: LiveServer, tmp_path: Path) -> Non
     assert "INVALID_ARG" in done.stdout
 
 
+def test_metrics_at_another_port_are_asked_for(server: LiveServer, tmp_path: Path) -> None:
+    """HTTP answers there, but has no metrics, as where --url alone names a server on other ports."""
+    arguments = ("--concurrency", "1", "--requests", "1", "--warmup", "0", "--metrics-url", f"127.0.0.1:{server.http}")
+    found, tables = bench(server, tmp_path / "found.json", *arguments)
+    assert found["levels"][0]["metrics"] is None and found["metrics_problem"]
+    last, advice = tables.splitlines()[-2:]
+    assert last == f"Server counters: {found['metrics_problem']}"
+    assert advice.startswith("--metrics-url HOST:PORT says where the server's metrics are")
+
+
 def test_ctrl_c_prints_what_there_is(server: LiveServer, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     arguments = ("--concurrency", "2", "--duration", "60", "--warmup", "0", "--json", str(file))

@@ -235,6 +235,16 @@ def test_speak_writes_a_wav_and_says_what_it_measured(url: str, tmp_path: Path) 
         assert np.array_equal(np.frombuffer(file.readframes(file.getnframes()), "<i2"), expected)
 
 
+def test_speak_writes_raw_pcm_where_the_name_says_so(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.pcm"
+    arguments = ("speak", TEXT, "-o", str(path), "--seed", "1")
+    done = subprocess.run(command(url, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and f"Raw PCM in {path}: 16-bit little-endian, mono, 24000 samples" in done.stderr
+    with SpeechClient(url) as client:
+        expected = client.synthesize(TEXT, seed=1, format="s16").audio
+    assert np.array_equal(np.frombuffer(path.read_bytes(), "<i2"), expected)
+
+
 def test_speak_refused_by_the_server_exits_2(url: str, tmp_path: Path) -> None:
     arguments = ("speak", "...", "-o", str(tmp_path / "a.wav"))
     done = subprocess.run(command(url, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=60)

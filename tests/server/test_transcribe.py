@@ -147,6 +147,22 @@ def test_transcribe_keeps_the_order(asr: LiveServer, capsys: pytest.CaptureFixtu
     assert "2.67 s of audio in" in printed.err
 
 
+def test_a_refusal_names_the_file_or_the_option(
+    asr: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.mp3"
+    soundfile.write(damaged, np.zeros(24000), 24000)
+    damaged.write_bytes(damaged.read_bytes()[:4] + bytes(400))
+    assert command(asr, "transcribe", str(damaged)) == 2
+    assert capsys.readouterr().err == (
+        f"{damaged} cannot be read as audio: it is damaged, or no wav, flac, mp3 or ogg that libsndfile knows.\n"
+    )
+    assert command(asr, "transcribe", str(damaged), str(CLIPS[0])) == 2
+    assert capsys.readouterr().err.splitlines()[0].startswith(f"{damaged} cannot be read as ")
+    assert command(asr, "transcribe", str(CLIPS[0]), "--max-tokens", "-1") == 2
+    assert capsys.readouterr().err.startswith("The value of --max-tokens is not valid: -1 is below 1")
+
+
 def test_transcribe_writes_files(asr: LiveServer, tmp_path: Path) -> None:
     files = [str(CLIPS[0]), str(CLIPS[1]), str(CLIPS[0])]
     assert command(asr, "transcribe", *files, "-o", str(tmp_path / "all.json")) == 0

@@ -194,6 +194,24 @@ def test_speak_takes_a_name_or_a_file(server: LiveServer, client: SpeechClient, 
     went_on = speak("--voice", str(tmp_path / "clip.flac"), "--voice-text", "A small boat came slowly down the river.")
     assert went_on.returncode == 0
     assert not np.array_equal(soundfile.read(tmp_path / "a.wav", dtype="int16")[0], wanted)
-    for given, words in (("nobody", "known voices: rms, slt"), ("no/such.wav", "no/such.wav cannot be read")):
-        refused = speak("--voice", given)
-        assert refused.returncode == 2 and words in refused.stderr
+
+
+def test_speak_names_the_option_and_the_file(server: LiveServer, tmp_path: Path) -> None:
+    whole, damaged = tmp_path / "whole.flac", tmp_path / "damaged.flac"
+    whole.write_bytes(FILES["slt"])
+    damaged.write_bytes(FILES["slt"][:60])
+    silent = tmp_path / "silent.wav"
+    soundfile.write(silent, np.zeros(24000), 24000)
+    cases = (
+        (("--voice", "nobody"), "The value of --voice is not valid: 'nobody' is unknown; known voices: rms, slt."),
+        (("--voice", str(damaged)), f"--voice {damaged} cannot be read as "),
+        (("--voice", str(silent)), f"--voice {silent} is silent"),
+        (("--voice", str(silent), "--voice-text", " "), "--voice-text holds nothing but white space."),
+        (("--top-p", "2"), "The value of --top-p is not valid: 2 is above 1, the largest value."),
+        (("--max-frames", "750", "--voice-text", TEXT * 99, "--voice", str(whole)), "text makes "),
+    )
+    for options, words in cases:
+        line = [sys.executable, "-m", "client", "speak", TEXT, "--url", server.url, "-o", str(tmp_path / "a.wav")]
+        refused = subprocess.run([*line, *options], cwd=home(), capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 2 and refused.stderr.startswith(words), refused.stderr
+        assert "reference_" not in refused.stderr and "max_frames" not in refused.stderr

@@ -12,6 +12,7 @@ import torch
 from backends.asr.default_checkpoint import default_checkpoint
 from backends.asr.windows import split
 from benchmarks.asr_engines import RATE, InProcess, Reference, Samples
+from tests.conftest import ROOT
 
 
 def noise(seconds: float, level: float) -> Samples:
@@ -59,6 +60,11 @@ def test_texts_equal_those_of_transformers(folder: Path, ours: InProcess) -> Non
     for name, text in zip(CLIPS, wanted, strict=True):
         print(f"{name:26s} {text!r}")
     assert dict(zip(CLIPS, ours.write(clips, len(clips)), strict=True)) == dict(zip(CLIPS, wanted, strict=True))
+
+
+def test_readme_says_what_silence_gives(ours: InProcess) -> None:
+    (said,) = set(ours.write([CLIPS["silence of 1 s"][0], CLIPS["silence of 30 s"][0]], 2))
+    assert f'Whisper tiny.en may write "{said}"' in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", CLIPS)

@@ -91,6 +91,8 @@ def test_long_recordings() -> None:
     assert rate == 100
     assert samples.tolist() == [*one, *pause, *two, *pause, *one, *pause][:190]
     assert samples_of(made[1].data)[0].tolist()[:20] == two
+    with pytest.raises(InvalidArgument, match=r"the file c\.mp3 cannot be read as audio: it is damaged, or"):
+        as_wav([Clip("c.mp3", b"\xff\xfb" + bytes(400), 1.0)], "--unseen")
     with pytest.raises(InvalidArgument, match="one sample rate; there are 100, 200"):
         joined([clip("one", 100, one), clip("two", 200, two)], 1.0)
 

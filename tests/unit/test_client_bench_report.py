@@ -94,7 +94,7 @@ def test_what_is_missing_is_said_in_a_line() -> None:
     level = summarise(Tally("c=1", started=1), [record()])
     text = report([level], speech_tables, timeline=False, metrics_problem="http://x/metrics could not be read (no).")
     assert "no output 'timeline'" in text
-    assert "http://x/metrics could not be read" in text
+    assert "http://x/metrics could not be read" in text and "\n--metrics-url HOST:PORT says where" in text
     assert "Errors" not in text
     assert "brought a timeline" in report([level], speech_tables, timeline=True)
     assert report([], speech_tables, timeline=False) == "No level was measured."

@@ -57,7 +57,11 @@ def test_wrong_usage_exits_2(arguments: list[str], said: str, capsys: pytest.Cap
             ["-o", "no/such/folder/a.wav"],
             "The value of --output is not valid: the folder no/such/folder does not exist;",
         ),
-        (["-o", "-", "--seed", str(2**63)], "The value of seed is not valid: 9223372036854775808 is above"),
+        (["-o", "-", "--voice-text", "Hi."], "--voice-text needs a clip; give its file with --voice."),
+        (["-o", "-", "--voice", "slt", "--voice-text", "Hi."], "--voice-text needs a clip; give its file with"),
+        (["-o", "-", "--voice", "no/such.wav"], "The value of --voice is not valid: the file no/such.wav cannot be"),
+        (["-o", "a.mp3"], "The value of --output is not valid: a.mp3 ends in .mp3; give .wav, .pcm or .raw."),
+        (["-o", "-", "--seed", str(2**63)], "The value of --seed is not valid: 9223372036854775808 is above"),
         (["-o", "-", "--url", "grpc://localhost:8001"], "The value of url is not valid: 'grpc://localhost:8001' has a"),
     ],
 )

@@ -173,7 +173,7 @@ def test_summary() -> None:
     ("output", "form", "expected"),
     [
         (None, None, "txt"), ("-", None, "txt"), ("-", "srt", "srt"), ("a.vtt", None, "vtt"), ("a.SRT", None, "srt"),
-        ("a.vtt", "json", "json"), ("a.log", None, "txt"), (".", "vtt", "vtt"),
+        ("a.vtt", "json", "json"), ("a.log", "txt", "txt"), ("a", None, "txt"), (".", "vtt", "vtt"),
     ],
 )  # fmt: skip
 def test_the_format(output: str | None, form: str | None, expected: str, tmp_path: Path, monkeypatch: Any) -> None:
@@ -203,6 +203,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         (["a/x.wav", "b/x.mp3", "-o", "."], "a/x.wav and b/x.mp3 would both become x.txt"),
         (["a.wav", "-o", "no/such/folder/"], "the folder no/such/folder does not exist"),
         (["a.wav", "-o", "no/such/file.txt"], "the folder no/such does not exist"),
+        (["a.wav", "-o", "x.pdf"], "x.pdf ends in .pdf; give .txt, .srt, .vtt or .json, or choose with --format."),
         (["-", "-"], "- is stdin, which can be read once"),
     ],
 )

@@ -8,6 +8,8 @@ import contextlib
 import dataclasses
 import io
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,24 @@ def test_commands_exist(path: Path) -> None:
         elif module != "client":
             source = ROOT.joinpath(*parts).with_suffix(".py").read_text(encoding="utf-8")
             assert options(rest) <= set(re.findall(r'"(--[a-z-]+)"', source)) | {"--help"}, rest
+
+
+#: How a document's code writes a file: the options of the client, a redirection, and the writers of Python.
+WRITES = re.compile(r'(?:\s-o |\s--json |[^-<>]> |(?:WavWriter|wave\.open)\(")([a-z][\w-]*[./][\w./-]*)')
+
+
+@each_document
+def test_what_an_example_writes_is_ignored_by_git(path: Path) -> None:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("no git checkout")
+    written = {name for code in code_of(TEXTS[path]) for name in WRITES.findall(code)}
+    # Results are written to be committed.
+    written = {name + "x" * name.endswith("/") for name in written if not name.startswith("docs/results/")}
+    if path == ROOT / "README.md":
+        assert {"hello.wav", "hello.pcm", "talk.srt", "out/x"} <= written
+    for name in sorted(written):
+        done = subprocess.run(["git", "check-ignore", "--quiet", "--no-index", name], cwd=ROOT, check=False)
+        assert done.returncode == 0, name
 
 
 @each_document

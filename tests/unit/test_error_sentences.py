@@ -11,7 +11,10 @@ import pytest
 from backends.errors import InvalidArgument
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, frames_field, read_format, read_string
 from backends.prompt.service import check_text
+from client.commands.refusal import in_words_of
+from client.commands.speak import OPTIONS
 from client.errors import PREDICATES, from_message
+from client.errors import InvalidArgument as Refused
 from client.request import SpeechRequest, make_request
 from tests.conftest import ROOT
 
@@ -89,11 +92,31 @@ def test_what_the_command_line_makes_of_it(message: str) -> None:
     ],
 )
 def test_what_the_client_itself_refuses(fields: dict[str, object], printed: str) -> None:
-    from client.errors import InvalidArgument as Refused
-
     with pytest.raises(Refused) as caught:
         make_request(SpeechRequest("Hi."), fields).inputs()
     assert str(caught.value).startswith(printed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "printed"),
+    [
+        ("reference_file: is empty", "--voice my/clip.mp3 is empty."),
+        (
+            "reference_file: 8 channels; a clip has 1 or 2",
+            "The value of --voice my/clip.mp3 is not valid: 8 channels; a clip has 1 or 2.",
+        ),
+        ("reference_text: is empty", "--voice-text is empty."),
+        ("voice: 'max' is unknown", "The value of --voice is not valid: 'max' is unknown."),
+        ("text: makes 863 rows with reference_text, above the 649 that max_frames 375 leaves of max_positions 1024",
+         "text makes 863 rows with --voice-text, above the 649 that --max-frames 375 leaves of max_positions 1024."),
+        ("top_p: 'voice' is no number", "The value of --top-p is not valid: 'voice' is no number."),
+        ("has nothing to speak", "The request is not valid: has nothing to speak."),
+    ],
+)  # fmt: skip
+def test_the_command_line_speaks_of_what_was_typed(answer: str, printed: str) -> None:
+    error = from_message(f"in ensemble 'tts', INVALID_ARG {answer}")
+    assert isinstance(error, Refused)
+    assert str(in_words_of(OPTIONS | {"reference_file": "--voice my/clip.mp3"}, error)) == printed
 
 
 def problems() -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ def test_named_voices_are_the_files_of_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("broken.wav", b"RIFF....WAVE", "broken.wav: cannot be read as wav, flac, mp3 or ogg"),
+        ("broken.wav", b"RIFF....WAVE", "broken.wav: cannot be read as audio: it is damaged, or no wav"),
         ("empty.flac", b"", "empty.flac: is empty"),
         ("text.mp3", b"hello", "text.mp3: begins with the bytes 68 65 6c 6c"),
         ("a b.wav", b"", "a b.wav: a voice's name has letters, digits, - and _ only"),

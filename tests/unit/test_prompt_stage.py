@@ -178,7 +178,7 @@ BAD = [
         {"reference_file": text(b"hello")},
         "reference_file: begins with the bytes 68 65 6c 6c; wav, flac, mp3 and ogg do not",
     ),
-    ({"reference_file": text(b"RIFF....WAVE")}, "reference_file: cannot be read as wav, flac, mp3 or ogg"),
+    ({"reference_file": text(b"RIFF....WAVE")}, "reference_file: cannot be read as audio"),
     ({"reference_file": text("data:audio/wav,RIFF")}, "reference_file: is a data URI without ;base64,"),
     ({"reference_file": text("data:audio/wav;base64,?")}, "reference_file: is a data URI that is not base64"),
     ({"reference_file": np.array([b"a", b"b"], dtype=np.object_)}, "reference_file: has shape [2], expected [1]"),
