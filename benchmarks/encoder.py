@@ -33,11 +33,11 @@ import soundfile
 import torch
 
 from backends.checkpoint import spoken_codebooks
-from backends.encoder.clip import frames_of
+from backends.encoder.clip import ClipLimits, frames_of
 from backends.encoder.export import Agreement, compare, export_encoder, sample_clips
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.voices.cache import Result
-from backends.voices.clip import ClipFormat, read_clip_file
+from backends.voices.clip import read_clip_file
 from backends.voices.desk import VoiceDesk, encoder_identity
 from backends.voices.metrics import VoiceMetrics
 
@@ -151,7 +151,7 @@ def wait_for_codes(desk: VoiceDesk, data: bytes) -> float:
 
 def desk_rows(run: Run, folder: Path, lengths: Sequence[float]) -> Iterator[dict[str, float]]:
     """One row a length: milliseconds for a new file, for the same again, and processor time of that."""
-    wanted = ClipFormat.load(folder, 2 * max(lengths))
+    wanted = ClipLimits.load(folder, 2 * max(lengths))
     identity = encoder_identity(folder.parent, "float32")
     noise, options = np.random.default_rng(0), {"workers": 1, "max_waiting": 1, "cache_bytes": 64 * 2**20}
     desk = VoiceDesk(wanted, lambda samples: run(samples[None])[0], identity, VoiceMetrics(), **options)

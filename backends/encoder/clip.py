@@ -28,12 +28,19 @@ def no_encoder(folder: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
-    """``sampling_rate`` in Hz, ``hop`` in samples a frame and channel; a clip has 1 ... ``max_frames`` whole frames."""
+    """``sampling_rate`` in Hz, ``hop`` in samples a frame and channel; a clip has 1 ... ``max_frames`` whole frames,
+    which ``max_seconds`` hold.
+    """
 
     sampling_rate: int
     hop: int
-    max_frames: int
+    max_seconds: float
     channels: int = 1
+
+    @property
+    def max_frames(self) -> int:
+        """Frames of the longest clip."""
+        return frames_of(self.max_seconds, self.sampling_rate, self.hop)
 
     @property
     def frame_samples(self) -> int:
@@ -49,7 +56,7 @@ class ClipLimits:
             hop = int(config["downsample_rate"])
         except KeyError as error:
             raise CheckpointError(f"{error.args[0]} is missing from {folder / 'config.json'}") from None
-        return cls(rate, hop, frames_of(max_seconds, rate, hop), channel_count(config))
+        return cls(rate, hop, max_seconds, channel_count(config))
 
     def check(self, audio: NDArray[Any]) -> None:
         """InvalidArgument unless ``audio`` is float32 [1, samples], whole frames within the limit, all finite;

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.encoder.clip import ClipLimits
 from backends.errors import InvalidArgument
 from backends.fields import Number, read_bytes, read_string
 from backends.prompt.text import check_text
@@ -16,7 +17,6 @@ from backends.voices.clip import (
     MAX_CHANNELS,
     MAX_RATE,
     MIN_RATE,
-    ClipFormat,
     read_clip_file,
     read_clip_samples,
     unwrap,
@@ -40,7 +40,7 @@ class Voice:
 
 
 def read_voice(
-    tensors: Mapping[str, NDArray[Any] | None], known: Mapping[str, NamedVoice], wanted: ClipFormat | None
+    tensors: Mapping[str, NDArray[Any] | None], known: Mapping[str, NamedVoice], wanted: ClipLimits | None
 ) -> Voice | None:
     """The voice behind the input tensors; None where none is asked for.
 

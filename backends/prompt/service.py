@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.encoder.clip import no_encoder
+from backends.encoder.clip import ClipLimits, no_encoder
 from backends.errors import Cancelled, Internal, InvalidArgument, VoxstageError
 from backends.fields import SEED, TEMPERATURE, TOP_K, TOP_P, Number, frames_field, read_format, read_string, scalar
 from backends.metrics import Counter, Metrics
@@ -28,7 +28,6 @@ from backends.prompt.settings import PromptSettings
 from backends.prompt.text import check_text
 from backends.settings import home
 from backends.voices.cache import Codes, Result
-from backends.voices.clip import ClipFormat
 from backends.voices.desk import VoiceDesk, encoder_identity
 from backends.voices.metrics import VoiceMetrics
 from backends.voices.named import NamedVoice, load_voices
@@ -139,7 +138,7 @@ class PromptStage:
         if (why := no_encoder(folder)) is not None:
             self._context.log.info("%s: no voices: %s", self._context.name, why)
             return None
-        wanted = ClipFormat.load(folder, settings.max_voice_seconds)
+        wanted = ClipLimits.load(folder, settings.max_voice_seconds)
         return VoiceDesk(
             wanted,
             self._encode,

@@ -16,7 +16,6 @@ import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,33 +42,6 @@ _DATA_URI, _BASE64 = b"data:", b";base64,"
 _KINDS = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
 
 
-@dataclass(frozen=True, slots=True)
-class ClipFormat:
-    """What the encoder reads: ``channels`` at ``sampling_rate``, whole frames of ``hop`` samples a channel, up to a
-    length."""
-
-    sampling_rate: int
-    hop: int
-    max_seconds: float
-    channels: int = 1
-
-    @staticmethod
-    def load(folder: Path, max_seconds: float) -> ClipFormat:
-        """``folder``: the codec's, with ``config.json``. Raises CheckpointError where it does not say."""
-        limits = ClipLimits.load(folder, max_seconds)
-        return ClipFormat(limits.sampling_rate, limits.hop, max_seconds, limits.channels)
-
-    @property
-    def frame_samples(self) -> int:
-        """Samples of one frame, all channels together."""
-        return self.hop * self.channels
-
-    @property
-    def max_frames(self) -> int:
-        """Frames of the longest clip."""
-        return int(self.max_seconds * self.sampling_rate) // self.hop
-
-
 class _Forward(soundfile.SoundFile):
     """A file that is read once, forward. The library would seek after every read, which fails where the header does not
     say how long the file is (a FLAC that was written into a pipe)."""
@@ -89,7 +61,7 @@ class ClipFile:
         """What makes this clip differ from others, for its key."""
         return (b"file", self.data)
 
-    def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
+    def prepare(self, wanted: ClipLimits) -> NDArray[np.float32]:
         """Float32 [frames * hop * channels], in turns. Raises InvalidArgument for what is no clip, too long, too short
         or not audio."""
         with open_clip(self.field, self.data) as file:
@@ -115,7 +87,7 @@ class ClipSamples:
         """What makes this clip differ from others, for its key."""
         return (b"samples", f"{self.samples.dtype} {self.channels} {self.rate}".encode(), self.samples.tobytes())
 
-    def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
+    def prepare(self, wanted: ClipLimits) -> NDArray[np.float32]:
         """Float32 [frames * hop * channels], in turns. Raises InvalidArgument for what is too long, too short or not
         audio."""
         return prepare(self.field, self.samples.reshape(-1, self.channels), self.rate, wanted)
@@ -161,7 +133,7 @@ def check_file(field: str, data: bytes, limit: int) -> None:
         raise InvalidArgument(field, f"begins with the bytes {data[:4].hex(' ')}; wav, flac, mp3 and ogg do not")
 
 
-def read_clip_samples(field: str, samples: NDArray[Any], channels: int, rate: int, wanted: ClipFormat) -> ClipSamples:
+def read_clip_samples(field: str, samples: NDArray[Any], channels: int, rate: int, wanted: ClipLimits) -> ClipSamples:
     """Samples float32 [n * channels]. Only what costs nothing is checked here: sizes, not values."""
     check_channels("reference_channels", channels)
     check_rate("reference_sample_rate", rate)
@@ -200,7 +172,7 @@ def check_channels(field: str, channels: int) -> None:
         raise InvalidArgument(field, f"{channels} channels; a clip has 1 or {MAX_CHANNELS}")
 
 
-def prepare(field: str, samples: NDArray[np.float32], rate: int, wanted: ClipFormat) -> NDArray[np.float32]:
+def prepare(field: str, samples: NDArray[np.float32], rate: int, wanted: ClipLimits) -> NDArray[np.float32]:
     """Samples float32 [n, channels] at ``rate`` -> float32 [frames * hop * channels of the codec], as the encoder
     reads them: channels in turns."""
     seconds = len(samples) / rate
@@ -245,5 +217,5 @@ def _looks_like_audio(data: bytes) -> bool:
     )
 
 
-def _too_long(field: str, seconds: float, wanted: ClipFormat) -> InvalidArgument:
+def _too_long(field: str, seconds: float, wanted: ClipLimits) -> InvalidArgument:
     return InvalidArgument(field, f"lasts {seconds:.4g} s or more; the longest clip has {wanted.max_seconds:g} s")

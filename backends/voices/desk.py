@@ -20,9 +20,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.encoder.clip import ClipLimits
 from backends.errors import Internal, Unavailable, VoxstageError
 from backends.voices.cache import Codes, Found, Result, VoiceCache, Waiter
-from backends.voices.clip import PREPROCESSING, ClipFormat
+from backends.voices.clip import PREPROCESSING
 from backends.voices.metrics import VoiceMetrics
 from backends.voices.named import NamedVoice
 
@@ -39,7 +40,7 @@ class Clip(Protocol):
         """What makes it differ from others."""
         ...
 
-    def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
+    def prepare(self, wanted: ClipLimits) -> NDArray[np.float32]:
         """What the encoder reads, float32 [frames * hop]. Raises InvalidArgument."""
         ...
 
@@ -49,7 +50,7 @@ class VoiceDesk:
 
     def __init__(
         self,
-        wanted: ClipFormat,
+        wanted: ClipLimits,
         encode: Encode,
         identity: bytes,
         metrics: VoiceMetrics,

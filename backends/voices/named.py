@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.encoder.clip import ClipLimits
 from backends.errors import InvalidArgument
-from backends.voices.clip import ClipFormat, read_clip_file
+from backends.voices.clip import read_clip_file
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -32,12 +33,12 @@ class NamedVoice:
         """What makes this clip differ from others, for its key."""
         return (b"named", self.samples.tobytes())
 
-    def prepare(self, wanted: ClipFormat) -> NDArray[np.float32]:
+    def prepare(self, wanted: ClipLimits) -> NDArray[np.float32]:
         """The samples, float32 [frames * hop * channels]."""
         return self.samples
 
 
-def load_voices(folder: Path, wanted: ClipFormat, where: str) -> dict[str, NamedVoice]:
+def load_voices(folder: Path, wanted: ClipLimits, where: str) -> dict[str, NamedVoice]:
     """The voices of ``folder`` by name, in order. ``where``: the parameter that errors name.
 
     Raises InvalidArgument naming the file that is no clip, has a name that cannot be asked for, or shares it.
@@ -59,7 +60,7 @@ def load_voices(folder: Path, wanted: ClipFormat, where: str) -> dict[str, Named
     return voices
 
 
-def _read(path: Path, wanted: ClipFormat, where: str) -> NDArray[np.float32]:
+def _read(path: Path, wanted: ClipLimits, where: str) -> NDArray[np.float32]:
     try:
         return read_clip_file(str(path), path.read_bytes()).prepare(wanted)
     except InvalidArgument as error:

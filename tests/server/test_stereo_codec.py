@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from backends.encoder.clip import ClipLimits
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
-from backends.voices.clip import ClipFormat, read_clip_samples
+from backends.voices.clip import read_clip_samples
 from client import SpeechClient
 from tests.server.direct import DirectStream, prompt_rows
 from tests.server.live import LiveServer, live_server
@@ -64,7 +65,7 @@ def test_clips_have_the_codes_that_are_spoken(live: LiveServer, codec: MossAudio
     clip = piece("slt", 0.1, 1.5)
     mono, rate = clip["reference_audio"], clip["reference_sample_rate"]
     stereo = np.stack([mono, mono[::-1]], axis=1)
-    wanted = ClipFormat.load(checkpoint / "codec", 30.0)
+    wanted = ClipLimits.load(checkpoint / "codec", 30.0)
     assert wanted.channels == 2
     audio = read_clip_samples("reference_audio", stereo.reshape(-1), 2, rate, wanted).prepare(wanted)
     with DirectStream(live.url, "audio_encoder", audio=audio[None]) as one:

@@ -13,10 +13,11 @@ import pytest
 import soundfile
 import torch
 
+from backends.encoder.clip import ClipLimits
 from backends.models.moss_audio_tokenizer import MossAudioTokenizer
 from backends.models.moss_tts_local_prompt import PromptBuilder
 from backends.settings import home
-from backends.voices.clip import ClipFormat, read_clip_file
+from backends.voices.clip import read_clip_file
 from client import InvalidArgument, SpeechClient
 from client.wav import wav_header
 from tests.server.direct import DirectStream
@@ -35,7 +36,7 @@ def codec(voice: Path) -> MossAudioTokenizer:
 
 
 def clip_codes(codec: MossAudioTokenizer, data: bytes, voice: Path) -> torch.Tensor:
-    wanted = ClipFormat.load(voice / "codec", 30.0)
+    wanted = ClipLimits.load(voice / "codec", 30.0)
     return codec.encode(torch.from_numpy(read_clip_file("reference_file", data).prepare(wanted)))
 
 

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import soundfile
 
+from backends.encoder.clip import ClipLimits
 from backends.errors import CheckpointError, InvalidArgument
 from backends.voices.clip import (
     MAX_FILE_BYTES,
-    ClipFormat,
     loudness,
     prepare,
     read_clip_file,
     read_clip_samples,
 )
 
-WANTED = ClipFormat(sampling_rate=24000, hop=1920, max_seconds=4.0)
+WANTED = ClipLimits(sampling_rate=24000, hop=1920, max_seconds=4.0)
 
 
 def tone(seconds: float, rate: int, hertz: float = 440.0, level: float = 0.1) -> np.ndarray[Any, Any]:
@@ -42,11 +42,11 @@ def clip(data: bytes) -> np.ndarray[Any, Any]:
 
 
 def test_the_format_is_the_codecs(voice: Path, tmp_path: Path) -> None:
-    wanted = ClipFormat.load(voice / "codec", 30.0)
+    wanted = ClipLimits.load(voice / "codec", 30.0)
     assert (wanted.sampling_rate, wanted.hop, wanted.max_frames) == (24000, 1920, 375)
     (tmp_path / "config.json").write_text('{"sampling_rate": 24000}')
     with pytest.raises(CheckpointError, match="downsample_rate is missing from"):
-        ClipFormat.load(tmp_path, 30.0)
+        ClipLimits.load(tmp_path, 30.0)
 
 
 def test_loudness_is_that_of_the_public_processor() -> None:
@@ -87,7 +87,7 @@ def test_two_channels_become_their_mean() -> None:
 
 def test_a_codec_of_two_channels_hears_two() -> None:
     """In turns, one gain for both, as the public processor has it; a clip of one channel is heard on both sides."""
-    wanted = ClipFormat(sampling_rate=24000, hop=1920, max_seconds=4.0, channels=2)
+    wanted = ClipLimits(sampling_rate=24000, hop=1920, max_seconds=4.0, channels=2)
     left, right = tone(0.5, 24000), tone(0.5, 24000, 660.0, level=0.2)
     stereo = np.stack([left, right], axis=1)
     made = read_clip_file("reference_file", encoded(stereo, 24000, "WAV", "FLOAT")).prepare(wanted).reshape(-1, 2)

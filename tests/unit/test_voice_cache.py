@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.encoder.clip import ClipLimits
 from backends.errors import Cancelled, Internal, InvalidArgument, Unavailable, VoxstageError
 from backends.voices.cache import Codes, Found, Result, VoiceCache, Waiter
-from backends.voices.clip import ClipFile, ClipFormat, ClipSamples, read_clip_samples
+from backends.voices.clip import ClipFile, ClipSamples, read_clip_samples
 from backends.voices.desk import VoiceDesk, encoder_identity
 from backends.voices.metrics import VoiceMetrics
 
-WANTED = ClipFormat(sampling_rate=24000, hop=1920, max_seconds=4.0)
+WANTED = ClipLimits(sampling_rate=24000, hop=1920, max_seconds=4.0)
 FRAME_BYTES = 12 * 4
 
 
