@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 
 from backends.decoder.engine import DecoderEngine
@@ -123,9 +124,11 @@ class EngineHost:
         try:
             while True:
                 self._orders.put(read(self._connection))
-        except (EOFError, OSError):
+        except Exception as error:
             if not self._closing.is_set():
-                os._exit(1)  # the stage is gone: there is nobody to answer, and threads of the driver may hang
+                if not isinstance(error, EOFError | OSError):
+                    traceback.print_exc()
+                os._exit(1)  # the stage is gone, or talks nonsense: nobody to answer, and the driver's threads may hang
 
     def _send(self) -> None:
         while True:

@@ -152,7 +152,10 @@ class EngineProcess:
                         self._take(answer)
                     except Exception:  # of one stream's sink; the others are not to blame
                         log.exception("an answer of the engine could not be handed over")
-        except (EOFError, OSError):
+        except Exception as error:
+            if not isinstance(error, EOFError | OSError):
+                log.exception("the process of the decoder talks nonsense")
+                self._process.kill()
             self._lost()
 
     def _take(self, answer: Answer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from backends.decoder import engine_process
 from backends.decoder.config import EngineConfig
 from backends.decoder.engine import DecoderEngine
 from backends.decoder.engine_order import EngineOrder
@@ -192,6 +194,29 @@ def test_the_process_ends_when_the_stage_is_gone(start: Start) -> None:
     with socket.socket(fileno=os.dup(engine._connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
     assert engine._process.wait(30) == 1
+
+
+@pytest.mark.parametrize("to_it", [True, False], ids=["to the process", "from the process"])
+def test_nonsense_ends_the_process_and_every_stream(
+    start: Start, prompts: PromptBuilder, monkeypatch: pytest.MonkeyPatch, to_it: bool
+) -> None:
+    lost = threading.Event()
+    engine = start(lost.set)
+    listener, request = make(prompts, "Good morning, good morning.", 1, LONG)
+    engine.submit(request)
+    assert listener.started.wait(30)
+    if to_it:
+        engine._connection.send_bytes(b"nonsense")
+    else:
+
+        def read(connection: object) -> None:
+            raise pickle.UnpicklingError("nonsense")
+
+        monkeypatch.setattr(engine_process, "read", read)
+    assert lost.wait(30)
+    assert listener.done.wait(30)
+    assert listener.chunks[-1].error.startswith("INTERNAL the process of the decoder has ended with code")
+    assert engine._process.wait(30) != 0
 
 
 @pytest.mark.parametrize("executable", ["/nonexistent/python3", "/bin/false"])
