@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import time
 import urllib.request
@@ -68,5 +69,8 @@ def read_metrics(address: str, others: tuple[str, ...] = ()) -> Metrics:
     # A proxy cannot reach our own loopback.
     local = host in ("localhost", "::1") or host.startswith("127.")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
-    with opener.open(address, timeout=10) as answer:
-        return parse(answer.read().decode("utf-8", "replace"), others)
+    try:
+        with opener.open(address, timeout=10) as answer:
+            return parse(answer.read().decode("utf-8", "replace"), others)
+    except http.client.HTTPException:
+        raise OSError("what answers there does not speak HTTP") from None

@@ -93,6 +93,15 @@ def test_metrics_at_another_port_are_asked_for(server: LiveServer, tmp_path: Pat
     assert advice.startswith("--metrics-url HOST:PORT says where the server's metrics are")
 
 
+def test_metrics_of_a_port_that_speaks_no_http_are_a_sentence(server: LiveServer) -> None:
+    address = f"127.0.0.1:{server.grpc}"
+    arguments = ("--concurrency", "1", "--requests", "1", "--warmup", "0", "--metrics-url", address)
+    done = subprocess.run(command(server, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "(what answers there does not speak HTTP)" in done.stdout
+    assert "--metrics-url" in done.stdout
+
+
 def test_ctrl_c_prints_what_there_is(server: LiveServer, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     arguments = ("--concurrency", "2", "--duration", "60", "--warmup", "0", "--json", str(file))
