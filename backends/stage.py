@@ -39,13 +39,16 @@ class StageRequest:
     def __init__(self, raw: Any, later: bool, status: bool = False) -> None:
         self._raw, self._status = raw, status
         self._sender = raw.get_response_sender() if later else None
+        self._inputs: dict[str, Any] | None = None
         self.response: Any = None
         self._done = False
         self._lock = threading.Lock()
 
     def tensor(self, name: str) -> NDArray[Any] | None:
         """An input as a NumPy array (strings: objects of bytes); None when it was left out."""
-        tensor = pb.get_input_tensor_by_name(self._raw, name)
+        if self._inputs is None:  # all at once: Triton's own look-up makes a list of all inputs for each name
+            self._inputs = {tensor.name(): tensor for tensor in self._raw.inputs()}
+        tensor = self._inputs.get(name)
         return None if tensor is None else tensor.as_numpy()
 
     def release(self) -> None:
@@ -54,7 +57,7 @@ class StageRequest:
         Neither ``tensor`` nor ``parameters`` may be called any more, and arrays of ``tensor`` must have been copied.
         """
         if self._sender is not None:
-            self._raw = None
+            self._raw = self._inputs = None
 
     def parameters(self) -> dict[str, Any]:
         """Request parameters; ``generate_stream`` puts unknown JSON fields here."""
